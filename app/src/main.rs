@@ -1,0 +1,2 @@
+//! The order app.
+fn main() {}

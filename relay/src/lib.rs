@@ -1,0 +1,6 @@
+//! The relay.
+
+pub mod event;
+pub mod publish;
+pub mod route;
+pub mod source;

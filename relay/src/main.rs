@@ -1,0 +1,2 @@
+//! The relay.
+fn main() {}

@@ -1,0 +1,3 @@
+//! Where publications go, and what comes back.
+
+pub mod rabbitmq;

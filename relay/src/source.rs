@@ -1,0 +1,3 @@
+//! What a source yields.
+
+pub mod binlog;

@@ -1,0 +1,4 @@
+//! The binlog source.
+
+pub mod decode;
+pub mod jsonb;

@@ -1,0 +1,1 @@
+//! Binlog events from bytes (pure).

@@ -1,0 +1,1 @@
+//! Binary JSON to text (pure).
