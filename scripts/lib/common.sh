@@ -49,8 +49,8 @@ install_packages() {
 
 # A Rust toolchain and what it links with.
 need_rust() {
-    command -v cargo >/dev/null || ask "needs Rust 1.95 or later; install it with:" \
-        "rustup toolchain install stable (rustup: https://rustup.rs)"
+    command -v cargo >/dev/null || ask "needs Rust 1.95 or later; with rustup installed, run:" \
+        "rustup toolchain install stable"
     command -v cc >/dev/null || install_packages gcc libc6-dev
 }
 
@@ -86,7 +86,11 @@ background() {
 }
 
 # Whether a process was started from a server's environment.
-belongs() { cat "/proc/$1/environ" 2>/dev/null | tr '\0' '\n' | grep -qxF "OUTBOX_SERVICE=$STATE/$2"; }
+belongs() {
+    local environ
+    { environ=$(tr '\0' '\n' <"/proc/$1/environ"); } 2>/dev/null || return 1
+    [[ $'\n'$environ$'\n' == *$'\n'"OUTBOX_SERVICE=$STATE/$2"$'\n'* ]]
+}
 
 # The process id of a server that runs, by its own pid file, if the process is the one we started.
 pid_of() {

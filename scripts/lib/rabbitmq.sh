@@ -100,6 +100,7 @@ rabbitmq_start_instance() {
     if [ "$name" = rabbitmq ] && ! rabbitmq_is_legacy; then
         as_root chown -R $RABBITMQ_ID:$RABBITMQ_ID "$dir/home" "$dir/logs"
     fi
+    # shellcheck disable=SC2153 # ROOT is the checkout, root the folder of 4.x
     background "$name" "$ROOT/scripts/services" exec-rabbitmq "$name"
     wait_until "$name" "answers on 127.0.0.1:$port" amqp_answers "$port"
 }
