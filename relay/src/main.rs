@@ -1,2 +1,5 @@
-//! The relay.
-fn main() {}
+//! The `relay` binary: see the library for everything.
+
+fn main() -> std::process::ExitCode {
+    relay::cli::main()
+}

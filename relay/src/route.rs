@@ -2,6 +2,12 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::config::RoutingTemplate;
+use crate::event::{Key, OutboxEvent};
+
 /// A header value of a publication.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HeaderValue {
@@ -36,4 +42,173 @@ pub struct Publication {
     pub headers: Vec<(String, HeaderValue)>,
     /// Message body.
     pub body: Vec<u8>,
+}
+
+/// Why an event has no publication; trying again can't help.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum RouteError {
+    /// The row itself is at fault.
+    #[error("{0}")]
+    Defect(Box<str>),
+    /// The `headers` column does not hold a JSON object.
+    #[error("column headers is not a JSON object")]
+    Headers,
+}
+
+/// Makes publications of events.
+#[derive(Debug, Clone)]
+pub struct Router {
+    exchange: Arc<str>,
+    app_id: Arc<str>,
+    routing_key: RoutingTemplate,
+}
+
+impl Router {
+    /// A router to that exchange, for the relay of that name.
+    pub fn new(exchange: &str, app_id: &str, routing_key: RoutingTemplate) -> Self {
+        Self {
+            exchange: exchange.into(),
+            app_id: app_id.into(),
+            routing_key,
+        }
+    }
+
+    /// The publication of an event.
+    ///
+    /// # Errors
+    /// The event has none: see [`RouteError`].
+    pub fn publication(&self, event: &OutboxEvent) -> Result<Publication, RouteError> {
+        if let Some(defect) = &event.defect {
+            return Err(RouteError::Defect(defect.clone()));
+        }
+        let mut headers = vec![
+            ("event_id".to_owned(), header_of_key(&event.id)),
+            (
+                "aggregate_type".to_owned(),
+                HeaderValue::Text(event.aggregate_type.to_string()),
+            ),
+            (
+                "aggregate_id".to_owned(),
+                header_of_key(&event.aggregate_id),
+            ),
+        ];
+        if let Some(text) = &event.headers {
+            let own: Option<Map<String, Value>> =
+                serde_json::from_slice(text).map_err(|_| RouteError::Headers)?;
+            headers.extend(own.unwrap_or_default().into_iter().filter_map(extra_header));
+        }
+        Ok(Publication {
+            exchange: self.exchange.clone(),
+            routing_key: self.routing_key.render(event),
+            message_id: event.idempotency_key.to_string(),
+            kind: event.event_type.to_string(),
+            content_type: "application/json",
+            app_id: self.app_id.clone(),
+            timestamp: event
+                .created_at
+                .and_then(|micros| u64::try_from(micros / 1_000_000).ok()),
+            headers,
+            body: event.envelope(),
+        })
+    }
+}
+
+fn header_of_key(key: &Key) -> HeaderValue {
+    match key {
+        Key::Int(number) => HeaderValue::Int(*number),
+        // AMQP has no unsigned 64-bit header that RabbitMQ accepts.
+        Key::UInt(number) => match i64::try_from(*number) {
+            Ok(number) => HeaderValue::Int(number),
+            Err(_) => HeaderValue::Text(number.to_string()),
+        },
+        Key::Text(text) => HeaderValue::Text(text.to_string()),
+    }
+}
+
+/// The row's own fields win over a header of the same name; NULL means no header.
+fn extra_header((name, value): (String, Value)) -> Option<(String, HeaderValue)> {
+    if matches!(
+        name.as_str(),
+        "event_id" | "aggregate_type" | "aggregate_id"
+    ) {
+        return None;
+    }
+    let value = match value {
+        Value::Null => return None,
+        Value::Bool(truth) => HeaderValue::Bool(truth),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => HeaderValue::Int(integer),
+            (None, Some(double)) if !number.is_u64() => HeaderValue::Double(double),
+            (None, _) => HeaderValue::Text(number.to_string()),
+        },
+        Value::String(text) => HeaderValue::Text(text),
+        nested @ (Value::Array(_) | Value::Object(_)) => HeaderValue::Text(nested.to_string()),
+    };
+    Some((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::tests::event;
+
+    fn router() -> Router {
+        let template = RoutingTemplate::parse("{aggregate_type}.{event_type}").unwrap();
+        Router::new("outbox.events", "relay-a", template)
+    }
+
+    #[test]
+    fn properties_and_headers_are_the_contract() {
+        let mut event = event(501, 1001);
+        event.headers = Some(
+            br#"{"traceparent": "00-ab", "n": 1, "event_id": 9, "o": {"a": []}, "z": null}"#
+                .to_vec(),
+        );
+        let publication = router().publication(&event).unwrap();
+        assert_eq!(publication.routing_key, "order.OrderCreated");
+        assert_eq!(publication.message_id, "order:501:created");
+        assert_eq!(publication.kind, "OrderCreated");
+        assert_eq!(publication.timestamp, Some(1_764_581_400));
+        let expected = [
+            ("event_id", HeaderValue::Int(501)),
+            ("aggregate_type", HeaderValue::Text("order".into())),
+            ("aggregate_id", HeaderValue::Int(1001)),
+            ("n", HeaderValue::Int(1)),
+            ("o", HeaderValue::Text("{\"a\":[]}".into())),
+            ("traceparent", HeaderValue::Text("00-ab".into())),
+        ];
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        assert_eq!(publication.headers, expected);
+    }
+
+    #[test]
+    fn headers_must_be_an_object() {
+        let mut event = event(1, 1);
+        event.headers = Some(b"[1]".to_vec());
+        assert_eq!(router().publication(&event), Err(RouteError::Headers));
+        event.headers = Some(b"null".to_vec());
+        assert!(router().publication(&event).is_ok());
+    }
+
+    #[test]
+    fn templates() {
+        let event = event(7, 9);
+        for (template, key) in [
+            ("{aggregate_type}.{aggregate_id}", "order.9"),
+            ("x-{event_id}-{idempotency_key}", "x-7-order:7:created"),
+            ("fixed", "fixed"),
+            ("", ""),
+        ] {
+            assert_eq!(
+                RoutingTemplate::parse(template).unwrap().render(&event),
+                key
+            );
+        }
+        assert!(RoutingTemplate::parse("{aggregate_type").is_err());
+        assert!(RoutingTemplate::parse("aggregate_type}").is_err());
+        assert!(RoutingTemplate::parse("{x}").is_err());
+    }
 }

@@ -29,6 +29,6 @@ SQL
     wait_until mariadb "answers on 127.0.0.1:$port" mariadb_client -e 'SELECT 1'
 }
 
-mariadb_client() { MYSQL_PWD=$PASSWORD mariadb --no-defaults -uroot -h127.0.0.1 "-P$(port_of mariadb)" "$@"; }
+mariadb_client() { MYSQL_PWD=$PASSWORD mariadb --no-defaults --default-character-set=utf8mb4 -uroot -h127.0.0.1 "-P$(port_of mariadb)" "$@"; }
 
 mariadb_url() { echo "mysql://root:$PASSWORD@127.0.0.1:$(port_of mariadb)"; }

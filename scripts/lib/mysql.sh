@@ -63,7 +63,7 @@ SQL
 mysql_client() {
     local client
     if mysql_is_installed; then client=(mysql); else read -r -d '' -a client < <(mysql_program usr/bin/mysql) || true; fi
-    MYSQL_PWD=$PASSWORD "${client[@]}" --no-defaults -uroot -h127.0.0.1 "-P$(port_of mysql)" "$@"
+    MYSQL_PWD=$PASSWORD "${client[@]}" --no-defaults --default-character-set=utf8mb4 -uroot -h127.0.0.1 "-P$(port_of mysql)" "$@"
 }
 
 mysql_url() { echo "mysql://root:$PASSWORD@127.0.0.1:$(port_of mysql)"; }

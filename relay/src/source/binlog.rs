@@ -1,4 +1,393 @@
-//! The binlog source.
+//! The binlog source: connection, heartbeat, resume.
+//!
+//! [`Reader`] keeps a stream alive and hands its events to [`Tail`](tail::Tail), which turns them into items. A lost
+//! stream is opened again where the tail stands, in the middle of a transaction too; only what that can't mend ends
+//! the source.
 
+mod columns;
 pub mod decode;
 pub mod jsonb;
+mod overlap;
+mod stream;
+mod tail;
+
+use std::sync::Arc;
+
+use reliability::resilience::Backoff;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::snapshot::{Snapshot, finds_only_unpublished};
+use super::{Batch, Item};
+use crate::config::Config;
+use crate::health::{Health, Part};
+use crate::metrics::Metrics;
+use crate::mysql::{MysqlError, Remedy, Server, Session, Unfit};
+use crate::position::{Position, Step};
+use decode::DecodeError;
+use overlap::Overlap;
+use stream::Stream;
+use tail::Tail;
+
+/// Events a batch at the most; it also goes when the stream has nothing more at hand.
+const BATCH_EVENTS: usize = 256;
+/// Bytes a batch before it goes.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Where to begin.
+#[derive(Debug, Clone)]
+pub enum Start {
+    /// Behind a checkpoint.
+    At(Position),
+    /// With all unpublished rows.
+    Snapshot,
+}
+
+impl Start {
+    /// What is dealt with before the first item.
+    pub fn position(&self) -> Position {
+        match self {
+            Start::At(position) => position.clone(),
+            // Nothing is, until the snapshot ends with a position of its own.
+            Start::Snapshot => Position::File {
+                file: "".into(),
+                offset: 0,
+            },
+        }
+    }
+}
+
+/// Why the source ends, or connects again.
+#[derive(Debug, Error)]
+pub enum SourceError {
+    /// MySQL said no.
+    #[error(transparent)]
+    Mysql(#[from] MysqlError),
+    /// The stream broke.
+    #[error("the binlog stream broke")]
+    Stream(#[source] mysql_async::Error),
+    /// No event and no heartbeat.
+    #[error("the binlog stream has been silent for three heartbeats")]
+    Silent,
+    /// The server has ended the stream.
+    #[error("the server has ended the binlog stream")]
+    Ended,
+    /// The binlog can't be tailed.
+    #[error("the binlog is not fit to be tailed")]
+    Unfit(#[source] Unfit),
+    /// What is needed next is not in the binlog any more.
+    #[error("the binlog no longer holds what comes after the checkpoint: {0}")]
+    Gap(String),
+    /// The replica id is in use.
+    #[error("another replica uses the server id of this relay: {0}")]
+    ServerId(String),
+    /// The outbox table is not what it should be.
+    #[error("the outbox table {table} {why}")]
+    Table {
+        /// Schema and table.
+        table: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An event that can't be read.
+    #[error("a binlog event near {place} can't be read")]
+    Decode {
+        /// Binlog file and offset.
+        place: String,
+        /// Why.
+        #[source]
+        source: DecodeError,
+    },
+    /// An event whose bytes are damaged, or that has no place where it stands.
+    #[error("the binlog stream near {place} is damaged: {why}")]
+    Damaged {
+        /// Binlog file and offset.
+        place: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The snapshot was cut off.
+    #[error("the snapshot of unpublished rows was cut off")]
+    SnapshotLost(#[source] MysqlError),
+    /// Nobody takes the items any more.
+    #[error("the pipeline has ended")]
+    NoTaker,
+}
+
+impl SourceError {
+    /// Whether it may pass by itself.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            SourceError::Mysql(error) | SourceError::SnapshotLost(error) => {
+                error.diagnosis().remedy
+            }
+            SourceError::Unfit(_) | SourceError::ServerId(_) | SourceError::Table { .. } => {
+                Remedy::Stop
+            }
+            SourceError::Stream(error) => crate::mysql::diagnose(error).remedy,
+            SourceError::Silent
+            | SourceError::Ended
+            | SourceError::Gap(_)
+            | SourceError::Decode { .. }
+            | SourceError::Damaged { .. }
+            | SourceError::NoTaker => Remedy::Retry,
+        }
+    }
+
+    /// Whether only a snapshot can go on from here.
+    pub fn is_gap(&self) -> bool {
+        matches!(self, SourceError::Gap(_))
+    }
+
+    /// Whether connecting again where the tail stands can mend it.
+    fn is_mended_by_reconnecting(&self) -> bool {
+        let session_bound = matches!(
+            self,
+            SourceError::Gap(_) | SourceError::SnapshotLost(_) | SourceError::NoTaker
+        );
+        !session_bound && self.remedy() == Remedy::Retry
+    }
+
+    /// A word to the operator.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            SourceError::Mysql(error) | SourceError::SnapshotLost(error) => error.diagnosis().hint,
+            SourceError::Stream(error) => crate::mysql::diagnose(error).hint,
+            SourceError::Silent | SourceError::Ended => {
+                "check that MySQL is running and the network between; the relay connects again"
+            }
+            SourceError::Unfit(_) => "change the server's settings as the message says",
+            SourceError::Gap(_) => {
+                "keep binlogs longer (binlog_expire_logs_seconds); the relay closes the gap from the table"
+            }
+            SourceError::ServerId(_) => {
+                "give this relay a RELAY_SERVER_ID, or a RELAY_NAME, of its own"
+            }
+            SourceError::Table { .. } => {
+                "compare the table with migrations/0001_outbox.sql, and the account's grants with the README"
+            }
+            SourceError::Decode { .. } | SourceError::Damaged { .. } => {
+                "if it persists, check the server's disk and memory; please report it"
+            }
+            SourceError::NoTaker => "see the error before this one",
+        }
+    }
+}
+
+/// Reads the binlog for as long as it is told to.
+pub struct Reader {
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    stop: CancellationToken,
+    batches: mpsc::Sender<Batch>,
+}
+
+impl Reader {
+    /// A reader that hands its batches there.
+    pub fn new(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+        stop: CancellationToken,
+        batches: mpsc::Sender<Batch>,
+    ) -> Self {
+        Self {
+            config,
+            metrics,
+            health,
+            stop,
+            batches,
+        }
+    }
+
+    /// Runs until told to stop, at the end of a transaction.
+    ///
+    /// # Errors
+    /// What connecting again can't mend.
+    pub async fn run(self, start: Start) -> Result<(), SourceError> {
+        let (mut tail, mut overlap) = match start {
+            Start::At(position) => (Tail::new(&self.config, position), None),
+            Start::Snapshot => {
+                let stop = self.stop.clone();
+                let snapshot = tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    snapshot = self.snapshot() => snapshot?,
+                };
+                let Some(snapshot) = snapshot else {
+                    return Ok(());
+                };
+                (
+                    Tail::new(&self.config, snapshot.start.clone()),
+                    Overlap::after(snapshot),
+                )
+            }
+        };
+        let backoff = Backoff::default();
+        let mut attempt = 1;
+        loop {
+            let before = tail.events_read();
+            let Err(failure) = self.tail(&mut tail, &mut overlap).await else {
+                return Ok(());
+            };
+            self.metrics.source_up.set(0);
+            if !failure.is_mended_by_reconnecting() {
+                return Err(failure);
+            }
+            // A stream that brought something was good: start counting anew.
+            attempt = if tail.events_read() > before {
+                2
+            } else {
+                attempt + 1
+            };
+            let why = format!("{}; {}", crate::error::chain(&failure), failure.hint());
+            warn!(error = %why, attempt, "reading the binlog is interrupted; connecting again");
+            self.health.bad(Part::Source, why);
+            self.metrics.reconnects.inc();
+            tail.interrupted();
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(backoff.delay(attempt)) => {}
+            }
+        }
+    }
+
+    /// Reads one stream until it breaks (an error) or the relay stops.
+    async fn tail(
+        &self,
+        tail: &mut Tail,
+        overlap: &mut Option<Overlap>,
+    ) -> Result<(), SourceError> {
+        let opened = tokio::select! {
+            () = self.stop.cancelled() => return Ok(()),
+            opened = Stream::open(&self.config, tail) => opened?,
+        };
+        let mut stream = opened;
+        info!(position = %tail.position(), "reading the binlog");
+        self.health.good(Part::Source);
+        self.metrics.source_up.set(1);
+        let mut batch = Batch::new();
+        let outcome = self.turn(&mut stream, tail, overlap, &mut batch).await;
+        // What was read before the stream broke is good.
+        self.send(&mut batch).await?;
+        outcome
+    }
+
+    async fn turn(
+        &self,
+        stream: &mut Stream,
+        tail: &mut Tail,
+        overlap: &mut Option<Overlap>,
+        batch: &mut Batch,
+    ) -> Result<(), SourceError> {
+        let mut bytes = 0;
+        loop {
+            let event = match stream.at_hand()? {
+                Some(event) => event,
+                None => {
+                    self.send(batch).await?;
+                    bytes = 0;
+                    tokio::select! {
+                        () = self.stop.cancelled(), if tail.between_transactions() => return Ok(()),
+                        event = stream.next() => event?,
+                    }
+                }
+            };
+            let size = event.header().event_size() as usize;
+            self.metrics.binlog_bytes.inc_by(size as u64);
+            bytes += size;
+            let from = batch.len();
+            if tail.needs_catalogue(&event) {
+                let mut session = Session::connect(&self.config).await?;
+                tail.set_catalogue(columns::catalogue(&self.config, &mut session).await?);
+            }
+            tail.feed(&event, batch)?;
+            if let Some(open) = overlap {
+                if open.is_past(tail) {
+                    *overlap = None;
+                } else {
+                    open.filter(tail, batch, from).await?;
+                }
+            }
+            let commits = batch
+                .iter()
+                .skip(from)
+                .filter(|item| matches!(item, Item::Commit { .. }));
+            self.metrics.transactions.inc_by(commits.count() as u64);
+            if batch.len() >= BATCH_EVENTS || bytes >= BATCH_BYTES {
+                self.send(batch).await?;
+                bytes = 0;
+                if self.stop.is_cancelled() && tail.between_transactions() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads all unpublished rows. Nothing if nobody takes them any more.
+    async fn snapshot(&self) -> Result<Option<Snapshot>, SourceError> {
+        let mut session = Session::connect(&self.config).await?;
+        let server = Server::inspect(&mut session).await?;
+        server
+            .fitness(&mut session)
+            .await?
+            .map_err(SourceError::Unfit)?;
+        let catalogue = columns::catalogue(&self.config, &mut session).await?;
+        let names = catalogue.iter().map(|column| column.name.as_str());
+        let places = columns::places(names).map_err(|field| {
+            let why = format!(
+                "has no column {}, or the account may not see it",
+                field.name
+            );
+            SourceError::Table {
+                table: tail::table_name(&self.config),
+                why,
+            }
+        })?;
+        let present = places.iter().map(Option::is_some).collect();
+        if !finds_only_unpublished(&self.config) {
+            warn!(
+                "mark = none: published rows can't be told from unpublished ones, so every row of the table is published"
+            );
+        }
+        let opened = Snapshot::open(&self.config, &server, session, present).await?;
+        let mut snapshot = opened.map_err(SourceError::Unfit)?;
+        self.metrics.snapshots.inc();
+        self.health.good(Part::Source);
+        let mut rows = 0;
+        loop {
+            let page = snapshot.page().await.map_err(SourceError::SnapshotLost)?;
+            if page.is_empty() {
+                break;
+            }
+            rows += page.len();
+            info!(rows, "publishing rows that were there before");
+            let batch = page.into_iter().map(Item::Event).collect();
+            if self.batches.send(batch).await.is_err() {
+                return Ok(None);
+            }
+        }
+        let step = Step::Reset(Box::new(snapshot.start.clone()));
+        let commit = Item::Commit {
+            step,
+            noteworthy: true,
+        };
+        if self.batches.send(vec![commit]).await.is_err() {
+            return Ok(None);
+        }
+        info!(rows, position = %snapshot.start, "all unpublished rows are read; going on with the binlog");
+        Ok(Some(snapshot))
+    }
+
+    async fn send(&self, batch: &mut Batch) -> Result<(), SourceError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.batches
+            .send(std::mem::take(batch))
+            .await
+            .map_err(|_| SourceError::NoTaker)
+    }
+}

@@ -1,0 +1,226 @@
+//! MySQL sessions: every call has a bound, every error says what was tried, on which server, and what to do.
+
+mod diagnosis;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mysql_async::prelude::{FromRow, Queryable, StatementLike};
+use mysql_async::{Conn, Params, SslOpts};
+use thiserror::Error;
+
+use crate::config::Config;
+
+pub use diagnosis::{Diagnosis, Remedy, diagnose};
+pub use server::{Flavor, Server, Unfit};
+
+/// Longest wait for one statement. Marks and checkpoints are small; a longer wait means a lock or a dead server,
+/// and both end with the session.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a call to MySQL failed.
+#[derive(Debug, Error)]
+pub enum MysqlError {
+    /// The server or the connection said no.
+    #[error("cannot {doing} on {server}")]
+    Failed {
+        /// What was tried.
+        doing: &'static str,
+        /// User, host, port and database.
+        server: Arc<str>,
+        /// The server's or the driver's words.
+        #[source]
+        source: mysql_async::Error,
+    },
+    /// No answer within the bound.
+    #[error("no answer within {bound:?} to: {doing}, on {server}")]
+    Timeout {
+        /// What was tried.
+        doing: &'static str,
+        /// User, host, port and database.
+        server: Arc<str>,
+        /// The bound.
+        bound: Duration,
+    },
+}
+
+impl MysqlError {
+    /// What to do about it.
+    pub fn diagnosis(&self) -> Diagnosis {
+        match self {
+            MysqlError::Failed { source, .. } => diagnose(source),
+            MysqlError::Timeout { .. } => Diagnosis {
+                remedy: Remedy::Retry,
+                hint: "check that the server answers and that no lock is held on the relay's tables",
+            },
+        }
+    }
+
+    /// The server's error number, if it was the server that said no.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            MysqlError::Failed {
+                source: mysql_async::Error::Server(error),
+                ..
+            } => Some(error.code),
+            MysqlError::Failed { .. } | MysqlError::Timeout { .. } => None,
+        }
+    }
+}
+
+/// A connection to the outbox's server.
+pub struct Session {
+    conn: Conn,
+    server: Arc<str>,
+}
+
+impl Session {
+    /// Connects; times are UTC in this session.
+    ///
+    /// # Errors
+    /// The server can't be reached, or refuses.
+    pub async fn connect(config: &Config) -> Result<Self, MysqlError> {
+        let server: Arc<str> = config.mysql.to_string().into();
+        let mut options = config
+            .mysql
+            .options()
+            // The relay asks for TCP as the URL says; a socket found by the driver would be another server to the eye.
+            .prefer_socket(false)
+            // An update that changes nothing still has to tell whether its row is there: the fence rests on it.
+            .client_found_rows(true)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(Duration::from_secs(30)))
+            .setup(vec!["SET time_zone = '+00:00'".to_owned()]);
+        if let Some(path) = &config.mysql_ca_file {
+            let ssl = SslOpts::default().with_root_certs(vec![path.clone().into()]);
+            options = options.ssl_opts(ssl);
+        }
+        let conn = bounded(
+            "connect",
+            &server,
+            config.connect_timeout,
+            Conn::new(options),
+        )
+        .await?;
+        Ok(Self { conn, server })
+    }
+
+    /// Runs a statement; how many rows it found.
+    ///
+    /// # Errors
+    /// The server refuses it, or the connection is gone.
+    pub async fn execute<S, P>(
+        &mut self,
+        doing: &'static str,
+        statement: S,
+        params: P,
+    ) -> Result<u64, MysqlError>
+    where
+        S: StatementLike,
+        P: Into<Params> + Send,
+    {
+        let call = self.conn.exec_drop(statement, params);
+        bounded(doing, &self.server, STATEMENT_TIMEOUT, call).await?;
+        Ok(self.conn.affected_rows())
+    }
+
+    /// Runs a statement without parameters, as text.
+    ///
+    /// # Errors
+    /// The server refuses it, or the connection is gone.
+    pub async fn run(&mut self, doing: &'static str, statement: &str) -> Result<u64, MysqlError> {
+        bounded(
+            doing,
+            &self.server,
+            STATEMENT_TIMEOUT,
+            self.conn.query_drop(statement),
+        )
+        .await?;
+        Ok(self.conn.affected_rows())
+    }
+
+    /// All rows of a query.
+    ///
+    /// # Errors
+    /// The server refuses it, or the connection is gone.
+    pub async fn rows<T, S, P>(
+        &mut self,
+        doing: &'static str,
+        statement: S,
+        params: P,
+    ) -> Result<Vec<T>, MysqlError>
+    where
+        T: FromRow + Send + 'static,
+        S: StatementLike,
+        P: Into<Params> + Send,
+    {
+        let call = self.conn.exec(statement, params);
+        bounded(doing, &self.server, STATEMENT_TIMEOUT, call).await
+    }
+
+    /// The first row of a query.
+    ///
+    /// # Errors
+    /// The server refuses it, or the connection is gone.
+    pub async fn first<T>(
+        &mut self,
+        doing: &'static str,
+        statement: &str,
+    ) -> Result<Option<T>, MysqlError>
+    where
+        T: FromRow + Send + 'static,
+    {
+        let call = self.conn.query_first(statement);
+        bounded(doing, &self.server, STATEMENT_TIMEOUT, call).await
+    }
+
+    /// Like [`first`](Self::first), but a refusal by the server (no such variable or statement there) is no row.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub async fn first_if_known<T>(
+        &mut self,
+        doing: &'static str,
+        statement: &str,
+    ) -> Result<Option<T>, MysqlError>
+    where
+        T: FromRow + Send + 'static,
+    {
+        match self.first(doing, statement).await {
+            Err(error) if error.code().is_some() => Ok(None),
+            other => other,
+        }
+    }
+
+    /// The connection itself, for what has no wrapper here.
+    pub fn into_conn(self) -> Conn {
+        self.conn
+    }
+
+    /// User, host, port and database.
+    pub fn server_name(&self) -> &Arc<str> {
+        &self.server
+    }
+}
+
+async fn bounded<T>(
+    doing: &'static str,
+    server: &Arc<str>,
+    bound: Duration,
+    call: impl Future<Output = mysql_async::Result<T>>,
+) -> Result<T, MysqlError> {
+    match tokio::time::timeout(bound, call).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(source)) => Err(MysqlError::Failed {
+            doing,
+            server: server.clone(),
+            source,
+        }),
+        Err(_) => Err(MysqlError::Timeout {
+            doing,
+            server: server.clone(),
+            bound,
+        }),
+    }
+}

@@ -1,0 +1,487 @@
+//! The one loop that sees every stage: source → window → broker → ledger.
+//!
+//! Its priorities, in this order: stop, ledger, broker, timers, intake. Intake comes last, so a full window, a
+//! broker that is gone or marks that lag stop the reading of the binlog rather than fill the memory.
+
+mod broker;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::config::{Config, Mark};
+use crate::dead_letter::DeadLetter;
+use crate::event::OutboxEvent;
+use crate::health::Health;
+use crate::ledger::{FailureNote, LedgerError, Receipt, Settlement};
+use crate::metrics::Metrics;
+use crate::publish::{Outcome, PublishError, Signal};
+use crate::route::Router;
+use crate::source::binlog::SourceError;
+use crate::source::{Batch, Item};
+use crate::window::{Failure, Slot, Verdict, Window};
+use broker::{Broker, Change};
+
+pub use broker::{Dial, Dialing};
+
+/// Encoded and unwritten bytes above which nothing more is published: a few socket buffers, so that the socket
+/// never runs dry and a stalled one holds little.
+const OUTPUT_BOUND: usize = 1 << 20;
+/// Marks that make a settlement worth writing at once.
+const MARK_BATCH: usize = 1_000;
+/// Marks waiting above which intake stops: what MySQL can't keep up with must not pile up.
+const MARK_BOUND: usize = 50_000;
+/// Part of the shutdown timeout that confirms may take; the rest is for the last marks and checkpoint.
+const DRAIN_SHARE: f64 = 0.8;
+
+/// The ends of the pipeline.
+pub struct Links {
+    /// What the source reads.
+    pub source: mpsc::Receiver<Batch>,
+    /// The source's task.
+    pub source_task: JoinHandle<Result<(), SourceError>>,
+    /// To the ledger, one settlement at a time.
+    pub settlements: mpsc::Sender<Settlement>,
+    /// From the ledger.
+    pub receipts: mpsc::Receiver<Receipt>,
+    /// The ledger's task.
+    pub ledger_task: JoinHandle<Result<(), LedgerError>>,
+    /// Makes connections to the broker.
+    pub dial: Dial,
+    /// Ends the relay. The source ends by itself at the next end of a transaction.
+    pub stop: CancellationToken,
+}
+
+/// How a pipeline ends that has not failed.
+#[derive(Debug)]
+pub enum Ended {
+    /// Told to, and drained.
+    Stopped,
+    /// Told to, and not drained in time: that many events are undecided and will be published again.
+    Undrained(usize),
+    /// The source gave up; everything it had read is confirmed and checkpointed.
+    SourceFailed(SourceError),
+}
+
+/// Why a pipeline fails.
+#[derive(Debug, Error)]
+pub enum PipelineError {
+    /// Marks and checkpoints can't be written.
+    #[error("marks and checkpoints can't be written")]
+    Ledger(#[source] LedgerError),
+    /// The broker refuses this relay.
+    #[error("the broker refuses this relay")]
+    Broker(#[source] PublishError),
+    /// A task broke down: a fault in the relay.
+    #[error("the {task} task broke down")]
+    Task {
+        /// Which.
+        task: &'static str,
+        /// How.
+        #[source]
+        source: tokio::task::JoinError,
+    },
+}
+
+enum Phase {
+    Active,
+    /// No more intake once the source has ended; until `deadline`, if there is one.
+    Draining {
+        deadline: Option<Instant>,
+    },
+}
+
+/// The state of the loop.
+pub struct Pipeline {
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    window: Window,
+    router: Router,
+    broker: Broker,
+    signals: Vec<Signal>,
+    settlement: Settlement,
+    /// When the settlement got its first part.
+    settlement_since: Option<Instant>,
+    ledger_busy: bool,
+    last_checkpoint: Option<Instant>,
+    phase: Phase,
+    /// The source's last word, once its channel has closed.
+    source_end: Option<Result<(), SourceError>>,
+}
+
+impl Pipeline {
+    /// A pipeline around an empty window.
+    pub fn new(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+        window: Window,
+    ) -> Self {
+        let router = Router::new(&config.exchange, &config.name, config.routing_key.clone());
+        Self {
+            broker: Broker::new(metrics.clone(), health),
+            config,
+            metrics,
+            window,
+            router,
+            signals: Vec::new(),
+            settlement: Settlement::default(),
+            settlement_since: None,
+            ledger_busy: false,
+            last_checkpoint: None,
+            phase: Phase::Active,
+            source_end: None,
+        }
+    }
+
+    /// Runs until told to stop, or until the source ends.
+    ///
+    /// # Errors
+    /// What no retry mends.
+    pub async fn run(mut self, mut links: Links) -> Result<Ended, PipelineError> {
+        let ended = self.turn_until_end(&mut links).await;
+        links.source_task.abort();
+        links.ledger_task.abort();
+        self.broker.close().await;
+        self.metrics.in_flight.set(0);
+        ended
+    }
+
+    async fn turn_until_end(&mut self, links: &mut Links) -> Result<Ended, PipelineError> {
+        loop {
+            let now = Instant::now();
+            self.publish(now);
+            self.hand_over(&links.settlements, now);
+            if let Some(ended) = self.ended(now) {
+                return Ok(ended);
+            }
+            self.show();
+            let wake = self.next_deadline(now);
+            let intake = self.source_end.is_none()
+                && self.window.has_room()
+                && self.settlement.marks.len() < MARK_BOUND;
+            tokio::select! {
+                biased;
+                () = links.stop.cancelled(), if matches!(self.phase, Phase::Active | Phase::Draining { deadline: None }) => {
+                    info!(events = self.window.len(), "stopping: waiting for confirms");
+                    let deadline = Some(now + self.config.shutdown_timeout);
+                    self.phase = Phase::Draining { deadline };
+                }
+                receipt = links.receipts.recv() => match receipt {
+                    Some(receipt) => self.settled(&receipt),
+                    None => return Err(ledger_failure(&mut links.ledger_task).await),
+                },
+                change = self.broker.change(&links.dial, &mut self.signals) => self.broker_changed(change)?,
+                () = tokio::time::sleep_until(wake.into()) => {}
+                batch = links.source.recv(), if intake => match batch {
+                    Some(batch) => self.take_in(batch),
+                    None => {
+                        let end = (&mut links.source_task).await;
+                        self.source_end = Some(end.map_err(|source| PipelineError::Task { task: "source", source })?);
+                        if matches!(self.phase, Phase::Active) {
+                            self.phase = Phase::Draining { deadline: None };
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn take_in(&mut self, batch: Batch) {
+        for item in batch {
+            match item {
+                Item::Event(event) => self.window.push_event(event),
+                Item::Commit { step, noteworthy } => self.window.push_commit(step, noteworthy),
+            }
+        }
+    }
+
+    fn publish(&mut self, now: Instant) {
+        while self.broker.takes(OUTPUT_BOUND) {
+            let Some(slot) = self.window.next_ready(now) else {
+                break;
+            };
+            let Some(event) = self.window.event(slot) else {
+                continue;
+            };
+            let published = match self.router.publication(event) {
+                Ok(publication) => self
+                    .broker
+                    .publish(&publication)
+                    .map_err(|refused| crate::error::chain(&refused)),
+                Err(error) => Err(error.to_string()),
+            };
+            match published {
+                Ok(tag) => {
+                    self.window.sent(slot, tag, now);
+                    self.metrics.published.inc();
+                    self.metrics.publish_attempts.inc();
+                }
+                Err(why) => {
+                    let attempts = self.window.doom(slot);
+                    self.bury(slot, attempts, why);
+                }
+            }
+        }
+        let wait = self.config.confirm_timeout;
+        let since = self
+            .window
+            .oldest_sent()
+            .map(|sent| self.broker.clock_start(sent));
+        if since.is_some_and(|since| now.saturating_duration_since(since) >= wait) {
+            let why = format!("no confirm within {wait:?}; check the broker's load and its queues");
+            self.broker_lost(&why);
+        }
+    }
+
+    fn broker_changed(&mut self, change: Change) -> Result<(), PipelineError> {
+        match change {
+            Change::Connected | Change::Waited => Ok(()),
+            Change::Refused(error) => Err(PipelineError::Broker(error)),
+            Change::Lost(error) => {
+                self.broker_lost(&format!(
+                    "{}; {}",
+                    crate::error::chain(&error),
+                    error.hint()
+                ));
+                Ok(())
+            }
+            Change::Signals => {
+                let now = Instant::now();
+                for signal in std::mem::take(&mut self.signals) {
+                    match signal {
+                        Signal::Settled { tag, outcome } => self.landed(tag, outcome, now),
+                        Signal::Blocked { reason } => self.broker.blocked(&reason),
+                        Signal::Unblocked => self.broker.unblocked(now),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn broker_lost(&mut self, why: &str) {
+        warn!(error = %why, undecided = self.window.in_flight(), "the broker connection is lost; connecting again");
+        self.metrics.reconnects.inc();
+        self.broker.lost(why);
+        self.window.disconnected();
+        self.signals.clear();
+    }
+
+    fn landed(&mut self, tag: u64, outcome: Outcome, now: Instant) {
+        let failure = match outcome {
+            Outcome::Confirmed => None,
+            Outcome::Returned { code, text } => {
+                self.metrics.returned.inc();
+                Some(Failure::Returned { code, text })
+            }
+            Outcome::Nacked => {
+                self.metrics.nacked.inc();
+                Some(Failure::Nacked)
+            }
+        };
+        let verdict = match failure {
+            None => self.window.confirmed(tag),
+            Some(_) => self.window.failed(tag, now),
+        };
+        let why = failure
+            .map(|failure| failure.to_string())
+            .unwrap_or_default();
+        match verdict {
+            Ok(Verdict::Confirmed(event)) => self.confirmed(*event),
+            Ok(Verdict::Retry { slot, attempts }) => self.retry(slot, attempts, why),
+            Ok(Verdict::DeadLetter { slot, attempts }) => self.bury(slot, attempts, why),
+            // After a lost connection its last signals may still name tags that are no longer in flight.
+            Err(unknown) => debug!(%unknown, "a late word from a lost connection"),
+        }
+    }
+
+    fn confirmed(&mut self, event: OutboxEvent) {
+        self.metrics.confirmed.inc();
+        if let Some(committed) = event.committed_at {
+            let waited = micros_now().saturating_sub(committed);
+            // Clocks of two machines may disagree by more than the latency.
+            self.metrics
+                .commit_to_confirm
+                .observe(Duration::from_micros(u64::try_from(waited).unwrap_or(0)).as_secs_f64());
+        }
+        if self.config.mark != Mark::None {
+            self.settlement.marks.push(event.id);
+            self.settlement_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn retry(&mut self, slot: Slot, attempts: u32, error: String) {
+        let Some(event) = self.window.event(slot) else {
+            return;
+        };
+        debug!(event = %event.id, attempts, %error, "an event failed and will be tried again");
+        if attempts == 1 {
+            warn!(event = %event.id, event_type = %event.event_type, %error, "an event failed; it is tried again with a growing delay, and its aggregate waits for it");
+        }
+        let id = event.id.clone();
+        self.settlement.failures.retain(|note| note.id != id);
+        self.settlement.failures.push(FailureNote {
+            id,
+            attempts,
+            error,
+        });
+        self.settlement_since.get_or_insert_with(Instant::now);
+    }
+
+    fn bury(&mut self, slot: Slot, attempts: u32, error: String) {
+        let Some(event) = self.window.event(slot) else {
+            return;
+        };
+        warn!(event = %event.id, event_type = %event.event_type, attempts, %error, "an event is given up and becomes a dead letter");
+        let letter = DeadLetter::of(event, attempts, error);
+        self.settlement.dead_letters.push((slot, letter));
+        self.settlement_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Gives the ledger what has gathered, if it is free and there is reason to.
+    fn hand_over(&mut self, settlements: &mpsc::Sender<Settlement>, now: Instant) {
+        if self.ledger_busy {
+            return;
+        }
+        let checkpoint_due = self.checkpoint_due(now);
+        let due = checkpoint_due.is_some_and(|due| due <= now)
+            || self.settlement.marks.len() >= MARK_BATCH
+            || self.settlement_due().is_some_and(|due| due <= now)
+            || (self.draining() && !self.settlement.is_empty());
+        if !due {
+            return;
+        }
+        if checkpoint_due.is_some_and(|due| due <= now) {
+            self.settlement.checkpoint = Some(self.window.take_progress());
+            self.last_checkpoint = Some(now);
+        }
+        self.settlement_since = None;
+        // The channel holds one, and the ledger is not busy: there is room, or the ledger has ended, which
+        // the closed channel of receipts tells.
+        if settlements
+            .try_send(std::mem::take(&mut self.settlement))
+            .is_ok()
+        {
+            self.ledger_busy = true;
+        }
+    }
+
+    fn settlement_due(&self) -> Option<Instant> {
+        self.settlement_since
+            .map(|since| since + self.config.mark_interval)
+    }
+
+    fn checkpoint_due(&self, now: Instant) -> Option<Instant> {
+        if !self.window.has_progress() {
+            return None;
+        }
+        match self.last_checkpoint {
+            Some(last) if !self.draining() => Some(last + self.config.checkpoint_interval),
+            Some(_) | None => Some(now),
+        }
+    }
+
+    fn settled(&mut self, receipt: &Receipt) {
+        self.ledger_busy = false;
+        for slot in &receipt.buried {
+            self.window.buried(*slot);
+            self.metrics.dead_letters.inc();
+        }
+        self.metrics.marks.inc_by(receipt.marks as u64);
+        if receipt.checkpoint {
+            self.metrics.checkpoint_writes.inc();
+            self.metrics.checkpoint_time.set(micros_now() / 1_000_000);
+        }
+    }
+
+    fn draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. })
+    }
+
+    fn ended(&mut self, now: Instant) -> Option<Ended> {
+        let Phase::Draining { deadline } = self.phase else {
+            return None;
+        };
+        let drained = self.source_end.is_some() && self.window.is_empty();
+        let written =
+            !self.ledger_busy && self.settlement.is_empty() && !self.window.has_progress();
+        if drained && written {
+            return Some(match self.source_end.take() {
+                Some(Err(error)) if deadline.is_none() => Ended::SourceFailed(error),
+                Some(_) | None => Ended::Stopped,
+            });
+        }
+        let deadline = deadline?;
+        let share = self.config.shutdown_timeout.mul_f64(1.0 - DRAIN_SHARE);
+        let enough = now + share >= deadline && written;
+        (enough || now >= deadline).then(|| Ended::Undrained(self.window.len()))
+    }
+
+    fn next_deadline(&self, now: Instant) -> Instant {
+        let confirm = self
+            .window
+            .oldest_sent()
+            .map(|sent| self.broker.clock_start(sent) + self.config.confirm_timeout);
+        let ledger = (!self.ledger_busy)
+            .then(|| {
+                [self.settlement_due(), self.checkpoint_due(now)]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            })
+            .flatten();
+        let drain = match self.phase {
+            Phase::Draining {
+                deadline: Some(deadline),
+            } => {
+                let share = self.config.shutdown_timeout.mul_f64(1.0 - DRAIN_SHARE);
+                let soft = deadline.checked_sub(share).unwrap_or(deadline);
+                Some(if soft > now { soft } else { deadline })
+            }
+            Phase::Draining { deadline: None } | Phase::Active => None,
+        };
+        let far = now + Duration::from_secs(60);
+        [self.window.next_retry(), confirm, ledger, drain]
+            .into_iter()
+            .flatten()
+            .fold(far, Instant::min)
+    }
+
+    fn show(&self) {
+        self.metrics
+            .in_flight
+            .set(i64::try_from(self.broker.in_flight()).unwrap_or(i64::MAX));
+        self.metrics
+            .window
+            .set(i64::try_from(self.window.len()).unwrap_or(i64::MAX));
+    }
+}
+
+async fn ledger_failure(task: &mut JoinHandle<Result<(), LedgerError>>) -> PipelineError {
+    match task.await {
+        Ok(Err(error)) => PipelineError::Ledger(error),
+        Ok(Ok(())) => PipelineError::Ledger(LedgerError::Checkpoint(
+            crate::checkpoint::CheckpointError::Fenced {
+                name: String::new(),
+                epoch: 0,
+            },
+        )),
+        Err(source) => PipelineError::Task {
+            task: "ledger",
+            source,
+        },
+    }
+}
+
+fn micros_now() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

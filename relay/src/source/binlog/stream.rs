@@ -1,0 +1,242 @@
+//! One binlog stream: opened at a position, checked, with a bound on its silence.
+
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use mysql_async::{BinlogStream, BinlogStreamRequest, Sid};
+use mysql_common::binlog::consts::BinlogChecksumAlg;
+use mysql_common::binlog::events::Event;
+use mysql_common::packets::{GnoInterval, Tag};
+
+use super::SourceError;
+use super::tail::Tail;
+use crate::config::Config;
+use crate::mysql::{Flavor, Server, Session, Unfit};
+use crate::position::{GtidSet, Position};
+
+/// Heartbeats that may be missed before the stream counts as dead.
+const MISSED_HEARTBEATS: u32 = 3;
+
+/// `ER_SOURCE_FATAL_ERROR_READING_BINLOG`: whatever is wrong with a replication request.
+const FATAL_READING_BINLOG: u16 = 1236;
+
+/// An open stream.
+pub(super) struct Stream {
+    inner: BinlogStream,
+    silence: Duration,
+}
+
+impl Stream {
+    /// Opens a stream where the tail stands.
+    pub(super) async fn open(config: &Config, tail: &mut Tail) -> Result<Self, SourceError> {
+        let mut session = Session::connect(config).await?;
+        let server = Server::inspect(&mut session).await?;
+        server
+            .fitness(&mut session)
+            .await?
+            .map_err(SourceError::Unfit)?;
+        if server.server_id == config.server_id {
+            return Err(SourceError::ServerId(format!(
+                "{} is the server's own",
+                server.server_id
+            )));
+        }
+        tail.follow(&server);
+        let position = tail.position().clone();
+        check_purged(&server, &mut session, &position).await?;
+        prepare(config, &server, &mut session, &position).await?;
+        let mut request = BinlogStreamRequest::new(config.server_id)
+            .with_hostname(b"outbox-relay")
+            .with_port(0);
+        let file;
+        match &position {
+            Position::Gtid(set) => request = request.with_gtid().with_gtid_set(sids(set)),
+            // The list was set in the session: MariaDB finds the file by it.
+            Position::MariaDb(_) => {}
+            Position::File { file: name, offset } => {
+                file = name.clone();
+                request = request.with_filename(file.as_bytes()).with_pos(*offset);
+            }
+        }
+        let opening = session.into_conn().get_binlog_stream(request);
+        let inner = tokio::time::timeout(config.connect_timeout, opening)
+            .await
+            .map_err(|_| SourceError::Silent)?
+            .map_err(refusal)?;
+        Ok(Self {
+            inner,
+            silence: config.binlog_heartbeat * MISSED_HEARTBEATS,
+        })
+    }
+
+    /// The next event, if its bytes are here already.
+    pub(super) fn at_hand(&mut self) -> Result<Option<Event>, SourceError> {
+        match self.inner.next().now_or_never() {
+            None => Ok(None),
+            Some(None) => Err(SourceError::Ended),
+            Some(Some(event)) => event.map_err(refusal).and_then(verified).map(Some),
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Cancel safety
+    /// Safe: a half-read packet stays in the stream.
+    pub(super) async fn next(&mut self) -> Result<Event, SourceError> {
+        match tokio::time::timeout(self.silence, self.inner.next()).await {
+            Err(_) => Err(SourceError::Silent),
+            Ok(None) => Err(SourceError::Ended),
+            Ok(Some(event)) => event.map_err(refusal).and_then(verified),
+        }
+    }
+}
+
+/// The driver reads checksums but does not compare them.
+fn verified(event: Event) -> Result<Event, SourceError> {
+    if let Ok(Some(algorithm @ BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32)) =
+        event.footer().get_checksum_alg()
+        && event.header().log_pos() != 0
+        && event
+            .checksum()
+            .is_some_and(|sum| sum != event.calc_checksum(algorithm).to_le_bytes())
+    {
+        let place = format!("offset {}", event.header().log_pos());
+        return Err(SourceError::Damaged {
+            place,
+            why: "a checksum is wrong",
+        });
+    }
+    Ok(event)
+}
+
+/// Error 1236 has a dozen meanings, told apart by its text alone (MySQL: `rpl_binlog_sender.cc`, MariaDB:
+/// `sql_repl.cc`).
+fn refusal(error: mysql_async::Error) -> SourceError {
+    let mysql_async::Error::Server(server) = &error else {
+        return SourceError::Stream(error);
+    };
+    let text = server.message.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if server.code != FATAL_READING_BINLOG {
+        return SourceError::Stream(error);
+    }
+    if says(&[
+        "same server_uuid",
+        "same server_id",
+        "same server id",
+        "server_uuid/server_id",
+    ]) {
+        return SourceError::ServerId(server.message.clone());
+    }
+    let gone = [
+        "purged",
+        "could not find first log",
+        "could not find gtid",
+        "not found in binlog",
+        "not in the master's binlog",
+        "impossible position",
+        "position > file size",
+        "more gtids than",
+        "has been purged",
+        "missing on the",
+        "it contains gtid",
+        "cannot find",
+        "could not open log file",
+        "could not find target log",
+    ];
+    if says(&gone) {
+        return SourceError::Gap(server.message.clone());
+    }
+    SourceError::Stream(error)
+}
+
+/// With GTIDs the server's answer can be foreseen, and told in plainer words: what was purged must be dealt with.
+async fn check_purged(
+    server: &Server,
+    session: &mut Session,
+    position: &Position,
+) -> Result<(), SourceError> {
+    let (Flavor::MySql, Position::Gtid(set)) = (server.flavor, position) else {
+        return Ok(());
+    };
+    if !server.gtid {
+        return Err(SourceError::Gap(
+            "the checkpoint is a GTID set, and the server has gtid_mode off".to_owned(),
+        ));
+    }
+    let doing = "ask what was purged from the binlog";
+    let sets: Option<(String, String)> = session
+        .first(
+            doing,
+            "SELECT CAST(@@global.gtid_purged AS CHAR), CAST(@@global.gtid_executed AS CHAR)",
+        )
+        .await?;
+    let (purged, executed) = sets.unwrap_or_default();
+    let read = |text: &str| {
+        text.parse::<GtidSet>()
+            .map_err(|e| SourceError::Unfit(Unfit::from(e)))
+    };
+    if !set.contains_set(&read(&purged)?) {
+        return Err(SourceError::Gap(format!("the server has purged {purged}")));
+    }
+    if !read(&executed)?.contains_set(set) {
+        return Err(SourceError::Gap(format!(
+            "the server has executed only {executed}: it was reset, or is another server"
+        )));
+    }
+    Ok(())
+}
+
+/// Session variables that shape the stream. MySQL renamed them in 8.0.26 and reads both names; MariaDB keeps the old.
+async fn prepare(
+    config: &Config,
+    server: &Server,
+    session: &mut Session,
+    position: &Position,
+) -> Result<(), SourceError> {
+    let doing = "prepare the binlog stream";
+    let period = config.binlog_heartbeat.as_nanos();
+    session
+        .run(
+            doing,
+            &format!(
+                "SET @master_heartbeat_period = {period}, @source_heartbeat_period = {period}"
+            ),
+        )
+        .await?;
+    if server.flavor == Flavor::MariaDb {
+        // 4 = MARIA_SLAVE_CAPABILITY_GTID: without it the server sends no GTID events.
+        session
+            .run(doing, "SET @mariadb_slave_capability = 4")
+            .await?;
+        if let Position::MariaDb(_) = position {
+            let state = "SET @slave_connect_state = ?";
+            session
+                .execute(doing, state, (position.to_string(),))
+                .await?;
+            session
+                .run(doing, "SET @slave_gtid_strict_mode = 0")
+                .await?;
+            session
+                .run(doing, "SET @slave_gtid_ignore_duplicates = 0")
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+fn sids(set: &GtidSet) -> Vec<Sid<'static>> {
+    set.blocks()
+        .map(|block| {
+            let intervals = block.intervals.into_iter();
+            let intervals = intervals
+                .map(|(start, end)| GnoInterval::new(start, end))
+                .collect();
+            let sid = Sid::new(block.uuid).with_intervals(intervals);
+            match block.tag.and_then(|tag| Tag::new(tag.to_owned()).ok()) {
+                Some(tag) => sid.with_tag(tag),
+                None => sid,
+            }
+        })
+        .collect()
+}

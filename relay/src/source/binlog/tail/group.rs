@@ -1,0 +1,65 @@
+//! The transaction being read.
+
+use crate::event::OutboxEvent;
+use crate::position::{MariaDbGtid, Source};
+
+/// By what a transaction is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// By its place in the binlog alone.
+    None,
+    /// By a MySQL GTID.
+    Gtid(Source, u64),
+    /// By a MariaDB GTID.
+    MariaDb(MariaDbGtid),
+}
+
+/// A transaction that has begun and not ended.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) identity: Identity,
+    committed_at: Option<i64>,
+    /// Offset behind the event that began it.
+    pub(super) began: u64,
+    /// Between BEGIN and COMMIT: statements in it do not end it.
+    pub(super) in_transaction: bool,
+    /// Whether it holds anything but the relay's own writes.
+    pub(super) noteworthy: bool,
+    /// Events that are out, or were before an interruption.
+    pub(super) emitted: u64,
+    /// Events of an XA transaction, held until it is known to be committed.
+    pub(super) xa: Option<Vec<OutboxEvent>>,
+}
+
+impl Group {
+    pub(super) fn new(identity: Identity, committed_at: Option<i64>, began: u64) -> Self {
+        Self {
+            identity,
+            committed_at,
+            began,
+            in_transaction: false,
+            noteworthy: false,
+            emitted: 0,
+            xa: None,
+        }
+    }
+
+    pub(super) fn begin_xa(&mut self) {
+        self.in_transaction = true;
+        self.xa.get_or_insert_default();
+    }
+
+    pub(super) fn take_xa(&mut self) -> Vec<OutboxEvent> {
+        self.xa.take().unwrap_or_default()
+    }
+
+    /// MariaDB tells the second of the commit only: the row's own time is nearer where it lies within that second.
+    pub(super) fn commit_time(&self, created_at: Option<i64>) -> Option<i64> {
+        let committed = self.committed_at?;
+        if !matches!(self.identity, Identity::MariaDb(_)) {
+            return Some(committed);
+        }
+        let within = |micros: &i64| (committed..committed + 1_000_000).contains(micros);
+        Some(created_at.filter(within).unwrap_or(committed))
+    }
+}

@@ -1,0 +1,139 @@
+//! One test's surroundings: a database, an exchange and a folder that nobody else uses.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use futures_util::FutureExt as _;
+use reqwest::Url;
+use tempfile::TempDir;
+
+use crate::broker::Broker;
+use crate::database::Database;
+use crate::relay::{self, RelayCommand};
+use crate::servers::{self, Flavor};
+
+/// Everything a test works with.
+#[derive(Debug)]
+pub struct Scene {
+    /// Its database, migrated by `relay migrate`.
+    pub database: Database,
+    /// Its exchange.
+    pub broker: Broker,
+    name: String,
+    folder: TempDir,
+    commands: AtomicUsize,
+}
+
+impl Scene {
+    /// Sets the scene on that database server and that broker.
+    ///
+    /// # Errors
+    /// A server is not there, or `relay migrate` failed.
+    pub async fn open(flavor: Flavor, broker: Url) -> Result<Self> {
+        // Unique also among runs: a database left by a run that was killed is in nobody's way.
+        let name = format!("e2e_{}_{:08x}", std::process::id(), fastrand::u32(..));
+        let broker = Broker::connect(broker, name.clone()).await?;
+        let database = Database::create(flavor, name.clone()).await?;
+        let scene = Self {
+            database,
+            broker,
+            name,
+            folder: tempfile::tempdir()?,
+            commands: AtomicUsize::new(0),
+        };
+        let migrated = scene.relay().finish("migrate").await?;
+        ensure!(
+            migrated.code == Some(0),
+            "`relay migrate` failed: {migrated:?}"
+        );
+        Ok(scene)
+    }
+
+    /// A relay of this scene, to be started: all its commands have one name and so one checkpoint.
+    pub fn relay(&self) -> RelayCommand {
+        let number = self.commands.fetch_add(1, Ordering::Relaxed);
+        RelayCommand::new(self.folder.path().join(format!("relay-{number}.log")))
+            .with("RELAY_MYSQL_URL", self.database.url())
+            .with("RELAY_AMQP_URL", self.broker.url())
+            .with("RELAY_NAME", &self.name)
+            .with("RELAY_EXCHANGE", self.broker.exchange())
+            .with("RELAY_SOURCE", "binlog")
+    }
+
+    /// The relay's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A path in the scene's folder.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// Tells a measured number; shown by `--nocapture`, and when the test fails.
+    #[expect(
+        clippy::print_stderr,
+        reason = "what a test has to tell goes to its output"
+    )]
+    pub fn tell(&self, text: &str) {
+        eprintln!("{}: {text}", self.database.flavor());
+    }
+
+    #[expect(
+        clippy::print_stderr,
+        reason = "what a test has to tell goes to its output"
+    )]
+    fn show_logs(&self) {
+        for number in 0..self.commands.load(Ordering::Relaxed) {
+            let log = self.folder.path().join(format!("relay-{number}.log"));
+            let end = relay::tail(&log);
+            if !end.is_empty() {
+                eprintln!("--- end of {}\n{end}", log.display());
+            }
+        }
+    }
+
+    async fn close(self) -> Result<()> {
+        self.broker
+            .delete()
+            .await
+            .context("cannot clean up RabbitMQ")?;
+        self.database
+            .drop()
+            .await
+            .context("cannot clean up the database")
+    }
+}
+
+/// Runs a test on that database server; on failure the ends of the relays' logs are shown.
+///
+/// # Errors
+/// The test's own.
+pub async fn run(flavor: Flavor, test: impl AsyncFnOnce(&mut Scene) -> Result<()>) -> Result<()> {
+    run_on(flavor, servers::amqp_url()?, test).await
+}
+
+/// [`run`] with another broker.
+///
+/// # Errors
+/// The test's own.
+pub async fn run_on(
+    flavor: Flavor,
+    broker: Url,
+    test: impl AsyncFnOnce(&mut Scene) -> Result<()>,
+) -> Result<()> {
+    let mut scene = Box::pin(Scene::open(flavor, broker)).await?;
+    let outcome = AssertUnwindSafe(Box::pin(test(&mut scene)))
+        .catch_unwind()
+        .await;
+    if !matches!(outcome, Ok(Ok(()))) {
+        scene.show_logs();
+    }
+    let closed = scene.close().await;
+    match outcome {
+        Ok(result) => result.and(closed),
+        Err(panic) => resume_unwind(panic),
+    }
+}

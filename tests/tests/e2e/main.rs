@@ -1,0 +1,60 @@
+//! The relay against real servers, each test on MySQL and on MariaDB.
+//!
+//! `cargo test -p tests --test e2e mysql::` runs one half, `… e2e values_arrive` one test on both.
+
+mod contract;
+mod crash;
+mod misuse;
+mod outage;
+mod resume;
+mod shutdown;
+mod snapshot;
+mod stream;
+mod unroutable;
+mod values;
+
+/// The tests, as functions of a scene, on one server.
+macro_rules! on {
+    ($flavor:expr, $($module:ident::$name:ident),* $(,)?) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() -> anyhow::Result<()> {
+                tests::scene::run($flavor, crate::$module::$name).await
+            }
+        )*
+
+        /// The only user of the old broker, which it stops and starts.
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn broker_restart_is_survived() -> anyhow::Result<()> {
+            crate::outage::broker_restart_is_survived($flavor).await
+        }
+    };
+}
+
+/// The one list of tests, for both servers.
+macro_rules! on_both {
+    ($($tests:tt)*) => {
+        mod mysql {
+            on!(tests::servers::Flavor::Mysql, $($tests)*);
+        }
+        mod mariadb {
+            on!(tests::servers::Flavor::Mariadb, $($tests)*);
+        }
+    };
+}
+
+on_both!(
+    stream::orders_arrive_in_commit_order_per_aggregate,
+    crash::kill_9_ten_times_loses_nothing,
+    outage::broker_outage_is_survived,
+    outage::binlog_outage_is_survived,
+    unroutable::unroutable_event_is_not_marked_published,
+    unroutable::unroutable_events_become_dead_letters,
+    shutdown::sigterm_under_load_republishes_nothing,
+    values::values_arrive_as_select_shows_them,
+    snapshot::rows_already_there_are_published_once,
+    resume::relay_resumes_from_its_checkpoint,
+    misuse::bad_settings_are_named_with_exit_code_2,
+    misuse::unreachable_servers_are_named,
+    misuse::broker_that_is_down_at_start_is_waited_for,
+);

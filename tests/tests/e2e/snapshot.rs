@@ -1,0 +1,100 @@
+//! A first start on a table that has rows in it.
+
+use anyhow::{Result, ensure};
+use tests::database::NewEvent;
+use tests::inbox::Inbox;
+use tests::ledger::{Committed, Ledger};
+use tests::scene::Scene;
+use tests::writers::{Load, Writers};
+
+/// Aggregates of the rows that are there first; far from the ids of the writers' orders.
+const OLD: i64 = 1_000_000;
+
+/// Row `number` of the old ones: five events an aggregate, some of them done or given up before.
+fn old_event(number: i64) -> NewEvent {
+    let aggregate = OLD + number / 5;
+    let status = match number % 50 {
+        0 => "PUBLISHED",
+        1 => "FAILED",
+        // Left by a worker that died: its lock is over.
+        2 => "PROCESSING",
+        _ => "PENDING",
+    };
+    let kind = [
+        "OrderCreated",
+        "OrderPaid",
+        "OrderPacked",
+        "OrderShipped",
+        "OrderClosed",
+    ];
+    let kind = kind
+        .get(usize::try_from(number % 5).unwrap_or(0))
+        .copied()
+        .unwrap_or_default();
+    NewEvent {
+        status,
+        ..NewEvent::order(aggregate, kind, format!("old:{number}"))
+    }
+}
+
+fn committed(event: &NewEvent) -> Committed {
+    Committed {
+        aggregate_id: event.aggregate_id,
+        event_type: event.event_type.clone(),
+        key: event.key.clone(),
+    }
+}
+
+/// What was there and what is written during the start is published, each once and in order; what was
+/// published or given up before is not.
+pub(crate) async fn rows_already_there_are_published_once(scene: &mut Scene) -> Result<()> {
+    let queue = scene.broker.queue("#").await?;
+    let old: Vec<NewEvent> = (0..5_000).map(old_event).collect();
+    scene.database.insert(&old).await?;
+    scene
+        .database
+        .execute(
+            "UPDATE outbox_events SET locked_by = 'gone:1', locked_until = '2020-01-01' \
+             WHERE status = 'PROCESSING'",
+        )
+        .await?;
+    let mut ledger = Ledger::new();
+    ledger.commit(
+        old.iter()
+            .filter(|e| matches!(e.status, "PENDING" | "PROCESSING"))
+            .map(committed),
+    );
+
+    let writers = Writers::start(&scene.database, Load::endless()).await?;
+    let mut relay = scene.relay().spawn()?;
+    // Later events of the aggregates that the snapshot holds, while it is taken.
+    for number in 0..500 {
+        let event = NewEvent::order(OLD + number, "OrderReviewed", format!("late:{number}"));
+        scene.database.insert(std::slice::from_ref(&event)).await?;
+        ledger.commit([committed(&event)]);
+    }
+    relay.ready().await?;
+    writers.commit_more(1_000).await?;
+    ledger.extend(writers.stop().await?);
+
+    let failed = old.iter().filter(|event| event.status == "FAILED").count();
+    tests::until::until("all but the FAILED rows to be PUBLISHED", async || {
+        let open = scene
+            .database
+            .count("status NOT IN ('PUBLISHED', 'FAILED')")
+            .await?;
+        Ok(tests::until::Seen::when(open == 0, || {
+            format!("{open} that are not")
+        }))
+    })
+    .await?;
+    relay.stop().await?;
+    let still = scene.database.count("status = 'FAILED'").await?;
+    ensure!(
+        still == u64::try_from(failed)?,
+        "{still} rows are FAILED, not {failed}"
+    );
+    let mut inbox = Inbox::new();
+    scene.broker.take_all(&queue, &mut inbox).await?;
+    ledger.verdict(&inbox).exactly_once_in_order()
+}
