@@ -305,10 +305,9 @@ impl Reader {
             }
             tail.feed(&event, batch)?;
             if let Some(open) = overlap {
+                open.filter(tail, batch, from).await?;
                 if open.is_past(tail) {
                     *overlap = None;
-                } else {
-                    open.filter(tail, batch, from).await?;
                 }
             }
             let commits = batch

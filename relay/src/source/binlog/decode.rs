@@ -43,7 +43,7 @@ pub use gtid::{Gtid, GtidList, GtidListEntry, MariaDbGtidEvent};
 pub use rows::{ColumnRef, RowPlan, Rows, RowsEvent};
 pub use statement::{Query, Rotate};
 pub use table_map::{TableMap, TableName};
-pub use xa::{Xid, XaPrepare, XaStatement, XaVerb};
+pub use xa::{XaPrepare, XaStatement, XaVerb, Xid};
 
 pub(crate) use decimal::write_decimal;
 pub(crate) use float::write_double;
@@ -92,7 +92,9 @@ pub enum DecodeError {
         offset: usize,
     },
     /// A row ends within a column.
-    #[error("row {row} of table {table} is cut short or malformed in column {column}, at byte {offset}")]
+    #[error(
+        "row {row} of table {table} is cut short or malformed in column {column}, at byte {offset}"
+    )]
     Row {
         /// Schema and table.
         table: Box<str>,
@@ -139,7 +141,9 @@ pub enum DecodeError {
         kind: u8,
     },
     /// A wanted text column whose character set is not converted here; `SELECT` would convert it.
-    #[error("table {table}: column {column} has a character set (collation {collation}) that is neither UTF-8, latin1, ascii nor binary")]
+    #[error(
+        "table {table}: column {column} has a character set (collation {collation}) that is neither UTF-8, latin1, ascii nor binary"
+    )]
     Charset {
         /// Schema and table.
         table: Box<str>,
@@ -167,7 +171,9 @@ pub enum DecodeError {
         column: Box<str>,
     },
     /// A rows event that does not belong to the plan's table map.
-    #[error("rows event (table id {found_id}, {found_columns} columns) is not of table {table} (table id {table_id}, {columns} columns)")]
+    #[error(
+        "rows event (table id {found_id}, {found_columns} columns) is not of table {table} (table id {table_id}, {columns} columns)"
+    )]
     OtherTable {
         /// Schema and table of the plan.
         table: Box<str>,

@@ -84,7 +84,11 @@ pub fn write_json(jsonb: &[u8], out: &mut Vec<u8>) -> Result<(), JsonbError> {
         out.extend_from_slice(b"null");
         return Ok(());
     };
-    Writer { out, budget: jsonb.len() }.value(*kind, data, 0)
+    Writer {
+        out,
+        budget: jsonb.len(),
+    }
+    .value(*kind, data, 0)
 }
 
 struct Writer<'o> {
@@ -114,11 +118,17 @@ impl Writer<'_> {
         match kind {
             kind::LITERAL => self.literal(data.u8().ok_or(CUT)?),
             kind::INT16 => {
-                write_int(i16::from_le_bytes(data.array().ok_or(CUT)?).into(), self.out);
+                write_int(
+                    i16::from_le_bytes(data.array().ok_or(CUT)?).into(),
+                    self.out,
+                );
                 Ok(())
             }
             kind::INT32 => {
-                write_int(i32::from_le_bytes(data.array().ok_or(CUT)?).into(), self.out);
+                write_int(
+                    i32::from_le_bytes(data.array().ok_or(CUT)?).into(),
+                    self.out,
+                );
                 Ok(())
             }
             kind::INT64 => {
@@ -169,7 +179,12 @@ impl Writer<'_> {
     fn double(&mut self, value: f64) {
         let start = self.out.len();
         write_double(value, self.out);
-        if !self.out.iter().skip(start).any(|byte| matches!(byte, b'.' | b'e')) {
+        if !self
+            .out
+            .iter()
+            .skip(start)
+            .any(|byte| matches!(byte, b'.' | b'e'))
+        {
             self.out.extend_from_slice(b".0");
         }
     }
@@ -216,7 +231,11 @@ impl Writer<'_> {
     fn array(&mut self, data: &[u8], width: Width, depth: usize) -> Result<(), JsonbError> {
         let container = self.open(data, width, 0, depth)?;
         self.out.push(b'[');
-        for (nth, entry) in container.values.chunks_exact(width.value_entry()).enumerate() {
+        for (nth, entry) in container
+            .values
+            .chunks_exact(width.value_entry())
+            .enumerate()
+        {
             if nth > 0 {
                 self.out.extend_from_slice(b", ");
             }
@@ -258,7 +277,10 @@ impl Writer<'_> {
         if container.width.inlines(kind) {
             return self.scalar(kind, entry);
         }
-        let offset = container.width.read(&mut entry).ok_or(JsonbError::OutOfBounds)?;
+        let offset = container
+            .width
+            .read(&mut entry)
+            .ok_or(JsonbError::OutOfBounds)?;
         self.value(kind, container.from(offset)?, depth + 1)
     }
 

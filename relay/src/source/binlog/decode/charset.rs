@@ -22,7 +22,11 @@ impl Charset {
     /// MariaDB numbers its NO PAD collations 1024 higher, and its UCA 14.0.0 collations in blocks of 256 a
     /// character set from 2048.
     pub const fn of_collation(number: u32) -> Option<Self> {
-        let padded = if number > 1024 && number < 2048 { number - 1024 } else { number };
+        let padded = if number > 1024 && number < 2048 {
+            number - 1024
+        } else {
+            number
+        };
         match padded {
             5 | 8 | 15 | 31 | 47 | 48 | 49 | 94 => Some(Charset::Latin1),
             // ascii, utf8mb3, binary; utf8mb4 from 224, but gb18030 is 248 to 250.
@@ -50,7 +54,9 @@ impl Charset {
         }
         let mut text = String::with_capacity(bytes.len() * 2);
         for byte in bytes {
-            let special = byte.checked_sub(0x80).and_then(|at| WINDOWS_1252.get(usize::from(at)));
+            let special = byte
+                .checked_sub(0x80)
+                .and_then(|at| WINDOWS_1252.get(usize::from(at)));
             text.push(special.copied().unwrap_or(char::from(*byte)));
         }
         text.into_bytes()
@@ -63,7 +69,10 @@ mod tests {
 
     #[test]
     fn latin1_becomes_utf8() {
-        assert_eq!(Charset::Latin1.to_utf8(b"caf\xe9 \x80\x81\xff"), "café €\u{81}ÿ".as_bytes());
+        assert_eq!(
+            Charset::Latin1.to_utf8(b"caf\xe9 \x80\x81\xff"),
+            "café €\u{81}ÿ".as_bytes()
+        );
         assert_eq!(Charset::Latin1.to_utf8(b"plain"), b"plain");
         assert_eq!(Charset::Utf8.to_utf8(&[0xff]), [0xff]);
     }

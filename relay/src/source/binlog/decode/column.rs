@@ -186,7 +186,10 @@ impl ColumnKind {
             242 => ColumnKind::Vector,
             245 => ColumnKind::Json,
             246 if (1..=super::decimal::MAX_PRECISION).contains(&low) && high <= low => {
-                ColumnKind::Decimal { precision: low, scale: high }
+                ColumnKind::Decimal {
+                    precision: low,
+                    scale: high,
+                }
             }
             249..=252 => ColumnKind::Blob(prefix?),
             254 => Self::of_string(low, high)?,
@@ -199,8 +202,11 @@ impl ColumnKind {
     /// `MYSQL_TYPE_STRING` stands for CHAR, ENUM and SET: the first metadata byte tells which, and lends two
     /// of its bits, inverted, to the length (`Field_string::do_save_field_metadata`).
     fn of_string(real: u8, length: u8) -> Option<Self> {
-        let (number, extra) =
-            if real & 0x30 == 0x30 { (real, 0) } else { (real | 0x30, (real & 0x30) ^ 0x30) };
+        let (number, extra) = if real & 0x30 == 0x30 {
+            (real, 0)
+        } else {
+            (real | 0x30, (real & 0x30) ^ 0x30)
+        };
         match number {
             247 => matches!(length, 1 | 2).then_some(ColumnKind::Enum(length)),
             248 => matches!(length, 1..=8).then_some(ColumnKind::Set(length)),
@@ -256,14 +262,32 @@ mod tests {
     fn types_and_metadata() {
         for (number, metadata, kind, layout) in [
             (8, &[][..], ColumnKind::Integer(8), Layout::Fixed(8)),
-            (15, &[0xff, 0], ColumnKind::VarChar(255), Layout::Prefixed(1)),
+            (
+                15,
+                &[0xff, 0],
+                ColumnKind::VarChar(255),
+                Layout::Prefixed(1),
+            ),
             (15, &[0, 1], ColumnKind::VarChar(256), Layout::Prefixed(2)),
-            (246, &[10, 2], ColumnKind::Decimal { precision: 10, scale: 2 }, Layout::Fixed(5)),
+            (
+                246,
+                &[10, 2],
+                ColumnKind::Decimal {
+                    precision: 10,
+                    scale: 2,
+                },
+                Layout::Fixed(5),
+            ),
             (254, &[247, 1], ColumnKind::Enum(1), Layout::Fixed(1)),
             (254, &[248, 8], ColumnKind::Set(8), Layout::Fixed(8)),
             (254, &[254, 40], ColumnKind::Char(40), Layout::Prefixed(1)),
             // CHAR(255) in utf8mb4: 1020 = 0x3fc bytes.
-            (254, &[0xce, 0xfc], ColumnKind::Char(1020), Layout::Prefixed(2)),
+            (
+                254,
+                &[0xce, 0xfc],
+                ColumnKind::Char(1020),
+                Layout::Prefixed(2),
+            ),
             (16, &[1, 1], ColumnKind::Bit(2), Layout::Fixed(2)),
             (16, &[0, 8], ColumnKind::Bit(8), Layout::Fixed(8)),
             (18, &[6], ColumnKind::DateTime(6), Layout::Fixed(8)),
@@ -271,7 +295,12 @@ mod tests {
             (19, &[1], ColumnKind::Time(1), Layout::Fixed(4)),
             (252, &[4], ColumnKind::Blob(4), Layout::Prefixed(4)),
             (242, &[4], ColumnKind::Vector, Layout::Prefixed(4)),
-            (20, &[15, 1, 2, 3], ColumnKind::TypedArray, Layout::Prefixed(4)),
+            (
+                20,
+                &[15, 1, 2, 3],
+                ColumnKind::TypedArray,
+                Layout::Prefixed(4),
+            ),
             (20, &[8], ColumnKind::TypedArray, Layout::Prefixed(4)),
         ] {
             let read = read(number, metadata).unwrap();

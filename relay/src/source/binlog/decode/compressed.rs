@@ -26,7 +26,12 @@ pub fn uncompress_rows(event_type: u8, data: &[u8]) -> Result<(u8, Vec<u8>), Dec
     let plain = match event_type {
         event_type::MARIADB_WRITE_ROWS_COMPRESSED_V1 => event_type::WRITE_ROWS_V1,
         event_type::MARIADB_WRITE_ROWS_COMPRESSED => event_type::WRITE_ROWS,
-        found => return Err(DecodeError::EventType { expected: WHAT, found }),
+        found => {
+            return Err(DecodeError::EventType {
+                expected: WHAT,
+                found,
+            });
+        }
     };
     let mut reader = Reader::new(data);
     skip_rows_header(plain, &mut reader)
@@ -63,11 +68,19 @@ fn replace_rest(
         return Err(failed("its algorithm is unknown"));
     }
     let length = usize::from(header & 0x07);
-    let length = reader.bytes(length).filter(|_| (1..=4).contains(&length)).and_then(big_endian);
+    let length = reader
+        .bytes(length)
+        .filter(|_| (1..=4).contains(&length))
+        .and_then(big_endian);
     let length = length.ok_or(failed("its length is malformed"))?;
     let mut plain = head.to_vec();
-    inflate(ZlibDecoder::new(reader.rest()), reader.rest().len(), length, &mut plain)
-        .ok_or(failed("its stream does not yield what its length says"))?;
+    inflate(
+        ZlibDecoder::new(reader.rest()),
+        reader.rest().len(),
+        length,
+        &mut plain,
+    )
+    .ok_or(failed("its stream does not yield what its length says"))?;
     Ok(plain)
 }
 
@@ -93,7 +106,9 @@ fn inflate(
 /// where the stream has no zlib header, and the number of length bytes in bits 0 to 2; then the original
 /// length, big-endian, and the stream. An empty value has no bytes at all (`sql/field_comp.cc`).
 pub(crate) fn column(bytes: &[u8]) -> Option<Vec<u8>> {
-    let Some((header, rest)) = bytes.split_first() else { return Some(Vec::new()) };
+    let Some((header, rest)) = bytes.split_first() else {
+        return Some(Vec::new());
+    };
     match header >> 4 {
         0 => return Some(rest.to_vec()),
         8 => {}

@@ -37,8 +37,15 @@ pub(crate) fn write_decimal(
         return None;
     }
     let negative = bytes.first()? & 0x80 == 0;
-    let mut groups = Groups { rest: bytes, first: 0x80, invert: if negative { 0xff } else { 0 } };
-    let mut digits = Digits { bytes: [0; MAX_PRECISION as usize + 9], len: 0 };
+    let mut groups = Groups {
+        rest: bytes,
+        first: 0x80,
+        invert: if negative { 0xff } else { 0 },
+    };
+    let mut digits = Digits {
+        bytes: [0; MAX_PRECISION as usize + 9],
+        len: 0,
+    };
     digits.push(groups.next(whole % 9)?, whole % 9)?;
     for _ in 0..whole / 9 {
         digits.push(groups.next(9)?, 9)?;
@@ -48,7 +55,10 @@ pub(crate) fn write_decimal(
     }
     let text = digits.as_slice();
     let zeros = text.iter().take_while(|digit| **digit == b'0').count();
-    let text = text.get(zeros..).filter(|text| !text.is_empty()).unwrap_or(b"0");
+    let text = text
+        .get(zeros..)
+        .filter(|text| !text.is_empty())
+        .unwrap_or(b"0");
     out.extend_from_slice(text);
     if scale > 0 {
         out.push(b'.');
@@ -71,7 +81,9 @@ struct Groups<'a> {
 
 impl Groups<'_> {
     fn next(&mut self, digits: u8) -> Option<u32> {
-        let (group, rest) = self.rest.split_at_checked(usize::from(group_bytes(digits)))?;
+        let (group, rest) = self
+            .rest
+            .split_at_checked(usize::from(group_bytes(digits)))?;
         let mut value = 0;
         for byte in group {
             value = value << 8 | u32::from(byte ^ self.first ^ self.invert);

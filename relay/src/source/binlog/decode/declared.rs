@@ -27,8 +27,10 @@ impl Declared {
         let word = |word: &str| column_type.split([' ', ')']).any(|other| other == word);
         let name = name.split(' ').next().unwrap_or(name);
         Self {
-            unsigned: matches!(name, "tinyint" | "smallint" | "mediumint" | "int" | "bigint")
-                && word("unsigned"),
+            unsigned: matches!(
+                name,
+                "tinyint" | "smallint" | "mediumint" | "int" | "bigint"
+            ) && word("unsigned"),
             decimals: match name {
                 "float" | "double" => decimals(rest),
                 _ => None,
@@ -51,7 +53,13 @@ impl Declared {
 
 /// `7,2) unsigned` → 2.
 fn decimals(rest: &str) -> Option<u8> {
-    rest.split_once(')')?.0.split_once(',')?.1.trim().parse().ok()
+    rest.split_once(')')?
+        .0
+        .split_once(',')?
+        .1
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// `'a','it''s')` → a, it's. A quote within a label is doubled.
@@ -106,10 +114,29 @@ fn padded<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
 /// UUIDs of versions 1 to 5 are stored with their parts in reverse order, so that those of one node sort by
 /// time (`sql/sql_type_uuid.h` of MariaDB: `record_to_memory`).
 fn write_uuid(stored: [u8; 16], out: &mut Vec<u8>) -> Option<()> {
-    let [n0, n1, n2, n3, n4, n5, s0, s1, h0, h1, m0, m1, l0, l1, l2, l3] = stored;
+    let [
+        n0,
+        n1,
+        n2,
+        n3,
+        n4,
+        n5,
+        s0,
+        s1,
+        h0,
+        h1,
+        m0,
+        m1,
+        l0,
+        l1,
+        l2,
+        l3,
+    ] = stored;
     let swapped = s0 & 0x80 != 0 && (1..=0x80).contains(&h0);
     let bytes = if swapped {
-        [l0, l1, l2, l3, m0, m1, h0, h1, s0, s1, n0, n1, n2, n3, n4, n5]
+        [
+            l0, l1, l2, l3, m0, m1, h0, h1, s0, s1, n0, n1, n2, n3, n4, n5,
+        ]
     } else {
         stored
     };
@@ -172,7 +199,10 @@ mod tests {
         assert!(Declared::parse("int(10) unsigned zerofill", None).unsigned);
         assert!(!Declared::parse("enum('unsigned')", None).unsigned);
         assert!(!Declared::parse("bigint(20)", None).unsigned);
-        assert_eq!(Declared::parse("float(7,2) unsigned", None).decimals, Some(2));
+        assert_eq!(
+            Declared::parse("float(7,2) unsigned", None).decimals,
+            Some(2)
+        );
         assert_eq!(Declared::parse("double", None).decimals, None);
         assert_eq!(Declared::parse("decimal(7,2)", None).decimals, None);
         assert!(Declared::parse("binary(16)", None).binary);
@@ -188,10 +218,16 @@ mod tests {
     fn labels_of_a_definition() {
         let labels = |definition| {
             let labels = Declared::parse(definition, None).labels.unwrap();
-            labels.iter().map(|l| String::from_utf8(l.to_vec()).unwrap()).collect::<Vec<_>>()
+            labels
+                .iter()
+                .map(|l| String::from_utf8(l.to_vec()).unwrap())
+                .collect::<Vec<_>>()
         };
         assert_eq!(labels("enum('PENDING','FAILED')"), ["PENDING", "FAILED"]);
-        assert_eq!(labels("set('it''s','a,b','(c)','','é')"), ["it's", "a,b", "(c)", "", "é"]);
+        assert_eq!(
+            labels("set('it''s','a,b','(c)','','é')"),
+            ["it's", "a,b", "(c)", "", "é"]
+        );
         assert_eq!(labels("enum('cut"), [""; 0]);
     }
 

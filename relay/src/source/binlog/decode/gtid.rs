@@ -37,7 +37,12 @@ impl Gtid {
         reader.u8()?;
         let sid = reader.array()?;
         let gno = reader.u64()?;
-        let mut gtid = Self { sid, gno, immediate_commit: None, original_commit: None };
+        let mut gtid = Self {
+            sid,
+            gno,
+            immediate_commit: None,
+            original_commit: None,
+        };
         // What follows came with MySQL 5.7 and 8.0: an event that ends here is whole.
         if reader.u8() == Some(LOGICAL_TIMESTAMPS)
             && reader.bytes(16).is_some()
@@ -45,8 +50,11 @@ impl Gtid {
         {
             let stamp = immediate & !HAS_ORIGINAL;
             gtid.immediate_commit = Some(stamp);
-            gtid.original_commit =
-                Some(if immediate & HAS_ORIGINAL == 0 { stamp } else { reader.uint(7)? });
+            gtid.original_commit = Some(if immediate & HAS_ORIGINAL == 0 {
+                stamp
+            } else {
+                reader.uint(7)?
+            });
         }
         Some(gtid)
     }
@@ -104,7 +112,12 @@ impl MariaDbGtidEvent {
         if flags & flag::GROUP_COMMIT_ID != 0 {
             reader.u64()?;
         }
-        let mut gtid = Self { domain, sequence, xid: None, flags };
+        let mut gtid = Self {
+            domain,
+            sequence,
+            xid: None,
+            flags,
+        };
         if gtid.is_prepared_xa() || gtid.is_completed_xa() {
             let format = reader.u32()?;
             let (gtrid, bqual) = (usize::from(reader.u8()?), usize::from(reader.u8()?));
@@ -168,7 +181,12 @@ mod tests {
         let mut data = vec![1];
         data.extend([7; 16]);
         data.extend(42_u64.to_le_bytes());
-        let bare = Gtid { sid: [7; 16], gno: 42, immediate_commit: None, original_commit: None };
+        let bare = Gtid {
+            sid: [7; 16],
+            gno: 42,
+            immediate_commit: None,
+            original_commit: None,
+        };
         assert_eq!(Gtid::parse(&data), Ok(bare.clone()));
         data.push(2);
         data.extend([0; 16]);
@@ -177,12 +195,18 @@ mod tests {
         let mut same = data.clone();
         same.extend(&stamp.to_le_bytes()[..7]);
         let gtid = Gtid::parse(&same).unwrap();
-        assert_eq!((gtid.immediate_commit, gtid.original_commit), (Some(stamp), Some(stamp)));
+        assert_eq!(
+            (gtid.immediate_commit, gtid.original_commit),
+            (Some(stamp), Some(stamp))
+        );
         data.extend(&(stamp | HAS_ORIGINAL).to_le_bytes()[..7]);
         assert!(Gtid::parse(&data).is_err());
         data.extend(&(stamp - 5).to_le_bytes()[..7]);
         let gtid = Gtid::parse(&data).unwrap();
-        assert_eq!((gtid.immediate_commit, gtid.original_commit), (Some(stamp), Some(stamp - 5)));
+        assert_eq!(
+            (gtid.immediate_commit, gtid.original_commit),
+            (Some(stamp), Some(stamp - 5))
+        );
         assert!(Gtid::parse(&data[..24]).is_err());
     }
 
@@ -205,7 +229,10 @@ mod tests {
         assert_eq!(gtid.xid, Some(Xid::new(1, b"ab", b"c").unwrap()));
         assert!(gtid.is_prepared_xa() && !gtid.is_completed_xa() && !gtid.is_standalone());
         for length in 0..data.len() {
-            assert!(MariaDbGtidEvent::parse(&data[..length]).is_err(), "cut at {length}");
+            assert!(
+                MariaDbGtidEvent::parse(&data[..length]).is_err(),
+                "cut at {length}"
+            );
         }
     }
 
@@ -213,8 +240,17 @@ mod tests {
     fn mariadb_list() {
         let mut data = vec![1, 0, 0, 0x10];
         data.extend([3, 0, 0, 0, 9, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0]);
-        let entry = GtidListEntry { domain: 3, server_id: 9, sequence: 1800 };
-        assert_eq!(GtidList::parse(&data), Ok(GtidList { entries: vec![entry] }));
+        let entry = GtidListEntry {
+            domain: 3,
+            server_id: 9,
+            sequence: 1800,
+        };
+        assert_eq!(
+            GtidList::parse(&data),
+            Ok(GtidList {
+                entries: vec![entry]
+            })
+        );
         data[0] = 2;
         assert!(GtidList::parse(&data).is_err());
     }

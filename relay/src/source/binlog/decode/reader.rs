@@ -11,7 +11,10 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, len: bytes.len() }
+        Self {
+            rest: bytes,
+            len: bytes.len(),
+        }
     }
 
     /// Bytes read so far.
@@ -30,7 +33,10 @@ impl<'a> Reader<'a> {
 
     /// That the bytes end too early, at this point.
     pub(crate) const fn cut(&self, what: &'static str) -> DecodeError {
-        DecodeError::Cut { what, offset: self.offset() }
+        DecodeError::Cut {
+            what,
+            offset: self.offset(),
+        }
     }
 
     #[inline]
@@ -104,13 +110,19 @@ pub(crate) fn big_endian(bytes: &[u8]) -> Option<u64> {
     if bytes.len() > 8 {
         return None;
     }
-    Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    Some(
+        bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    )
 }
 
 /// Whether bit `index` of a bitmap is set, least significant bit first.
 #[inline]
 pub(crate) fn bit(bitmap: &[u8], index: usize) -> bool {
-    bitmap.get(index / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
+    bitmap
+        .get(index / 8)
+        .is_some_and(|byte| byte >> (index % 8) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -139,7 +151,10 @@ mod tests {
             (&[0xfa_u8][..], Some(0xfa)),
             (&[0xfc, 1, 2], Some(0x201)),
             (&[0xfd, 1, 2, 3], Some(0x03_0201)),
-            (&[0xfe, 1, 0, 0, 0, 0, 0, 0, 0x80], Some(0x8000_0000_0000_0001)),
+            (
+                &[0xfe, 1, 0, 0, 0, 0, 0, 0, 0x80],
+                Some(0x8000_0000_0000_0001),
+            ),
             (&[0xfb], None),
             (&[0xff], None),
             (&[0xfc, 1], None),

@@ -25,7 +25,11 @@ pub struct ColumnRef {
 impl ColumnRef {
     /// The table's column of number `column` (from 0), to be put into place `slot` of each row.
     pub fn new(column: usize, slot: usize) -> Self {
-        Self { column, slot, declared: Declared::default() }
+        Self {
+            column,
+            slot,
+            declared: Declared::default(),
+        }
     }
 
     /// Adds what `COLUMN_TYPE` and `CHARACTER_SET_NAME` of `information_schema.COLUMNS` tell: labels where
@@ -75,7 +79,10 @@ impl RowPlan {
             steps: map
                 .columns
                 .iter()
-                .map(|column| Step { layout: column.kind.layout(), take: None })
+                .map(|column| Step {
+                    layout: column.kind.layout(),
+                    take: None,
+                })
                 .collect(),
             takes: Vec::with_capacity(wanted.len()),
             names: map
@@ -87,17 +94,30 @@ impl RowPlan {
         };
         for wanted in wanted {
             let column = wanted.column;
-            let (Some(described), Some(step)) = (map.columns.get(column), plan.steps.get_mut(column))
+            let (Some(described), Some(step)) =
+                (map.columns.get(column), plan.steps.get_mut(column))
             else {
                 let (table, columns) = (plan.table, map.columns.len());
-                return Err(DecodeError::NoColumn { table, column, columns });
+                return Err(DecodeError::NoColumn {
+                    table,
+                    column,
+                    columns,
+                });
             };
             step.take = u32::try_from(plan.takes.len()).ok();
             let decoder = Decoder::of(described, &wanted.declared).map_err(|unknown| {
                 let (table, column) = (plan.table.clone(), plan.name(column));
-                DecodeError::Charset { table, column, collation: unknown.0 }
+                DecodeError::Charset {
+                    table,
+                    column,
+                    collation: unknown.0,
+                }
             })?;
-            plan.takes.push(Take { column, slot: wanted.slot, decoder });
+            plan.takes.push(Take {
+                column,
+                slot: wanted.slot,
+                decoder,
+            });
         }
         Ok(plan)
     }
@@ -108,7 +128,10 @@ impl RowPlan {
     }
 
     fn name(&self, column: usize) -> Box<str> {
-        self.names.get(column).cloned().unwrap_or_else(|| column_name(column, None))
+        self.names
+            .get(column)
+            .cloned()
+            .unwrap_or_else(|| column_name(column, None))
     }
 }
 
@@ -132,8 +155,14 @@ impl<'a> RowsEvent<'a> {
     /// If the event is of another type, or malformed.
     pub fn parse(event_type: u8, data: &'a [u8]) -> Result<Self, DecodeError> {
         const WHAT: &str = "WRITE_ROWS event";
-        if !matches!(event_type, event_type::WRITE_ROWS_V1 | event_type::WRITE_ROWS) {
-            return Err(DecodeError::EventType { expected: WHAT, found: event_type });
+        if !matches!(
+            event_type,
+            event_type::WRITE_ROWS_V1 | event_type::WRITE_ROWS
+        ) {
+            return Err(DecodeError::EventType {
+                expected: WHAT,
+                found: event_type,
+            });
         }
         let mut reader = Reader::new(data);
         Self::read(event_type, &mut reader).ok_or_else(|| reader.cut(WHAT))
@@ -176,10 +205,15 @@ impl<'a> RowsEvent<'a> {
                 return Err(DecodeError::ColumnAbsent { table, column });
             }
         }
-        let count = (0..self.columns).filter(|at| bit(self.present, *at)).count();
+        let count = (0..self.columns)
+            .filter(|at| bit(self.present, *at))
+            .count();
         if count == 0 && !self.body.is_empty() {
             // Rows without columns take no bytes: there would be no end of them.
-            return Err(DecodeError::Cut { what: "rows without columns", offset: 0 });
+            return Err(DecodeError::Cut {
+                what: "rows without columns",
+                offset: 0,
+            });
         }
         Ok(Rows {
             plan,
@@ -246,7 +280,9 @@ impl Rows<'_, '_> {
 
     fn read_row(&mut self, row: &mut [Datum]) -> Result<(), DecodeError> {
         let plan = self.plan;
-        let Some(nulls) = self.body.bytes(self.null_bytes) else { return Err(self.cut(0)) };
+        let Some(nulls) = self.body.bytes(self.null_bytes) else {
+            return Err(self.cut(0));
+        };
         let mut nth = 0;
         for (at, step) in plan.steps.iter().enumerate() {
             if self.present.is_some_and(|present| !bit(present, at)) {
@@ -257,12 +293,16 @@ impl Rows<'_, '_> {
             if null {
                 continue;
             }
-            let Some(bytes) = step.layout.take(&mut self.body) else { return Err(self.cut(at)) };
+            let Some(bytes) = step.layout.take(&mut self.body) else {
+                return Err(self.cut(at));
+            };
             let Some(take) = step.take.and_then(|take| plan.takes.get(take as usize)) else {
                 continue;
             };
-            let datum =
-                take.decoder.decode(bytes).map_err(|bad| self.bad_value(take, bad))?;
+            let datum = take
+                .decoder
+                .decode(bytes)
+                .map_err(|bad| self.bad_value(take, bad))?;
             if let Some(slot) = row.get_mut(take.slot) {
                 *slot = datum;
             }
@@ -284,10 +324,18 @@ impl Rows<'_, '_> {
     fn bad_value(&self, take: &Take, bad: BadValue) -> DecodeError {
         let (table, column) = (self.plan.table.clone(), self.plan.name(take.column));
         match bad {
-            BadValue::Kind => {
-                DecodeError::Value { table, column, row: self.row, kind: take.decoder.kind() }
-            }
-            BadValue::Json(source) => DecodeError::Json { table, column, row: self.row, source },
+            BadValue::Kind => DecodeError::Value {
+                table,
+                column,
+                row: self.row,
+                kind: take.decoder.kind(),
+            },
+            BadValue::Json(source) => DecodeError::Json {
+                table,
+                column,
+                row: self.row,
+                source,
+            },
         }
     }
 }

@@ -21,7 +21,10 @@ impl<'a> Query<'a> {
     pub fn parse(data: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(data);
         read_query_header(&mut reader)
-            .map(|schema| Self { schema, sql: reader.rest() })
+            .map(|schema| Self {
+                schema,
+                sql: reader.rest(),
+            })
             .ok_or_else(|| reader.cut("QUERY event"))
     }
 }
@@ -62,7 +65,10 @@ impl<'a> Rotate<'a> {
     pub fn parse(data: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(data);
         let position = reader.u64().ok_or_else(|| reader.cut("ROTATE event"))?;
-        Ok(Self { position, file: reader.rest() })
+        Ok(Self {
+            position,
+            file: reader.rest(),
+        })
     }
 }
 
@@ -74,7 +80,13 @@ mod tests {
     fn queries() {
         let mut data = vec![9, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 3, 0, 0xaa, 0xbb, 0xcc];
         data.extend(b"shop\0BEGIN");
-        assert_eq!(Query::parse(&data), Ok(Query { schema: b"shop", sql: b"BEGIN" }));
+        assert_eq!(
+            Query::parse(&data),
+            Ok(Query {
+                schema: b"shop",
+                sql: b"BEGIN"
+            })
+        );
         for length in 0..data.len() - 5 {
             assert!(Query::parse(&data[..length]).is_err(), "cut at {length}");
         }
@@ -83,7 +95,13 @@ mod tests {
     #[test]
     fn rotations() {
         let data = b"\x04\0\0\0\0\0\0\0binlog.000002";
-        assert_eq!(Rotate::parse(data), Ok(Rotate { position: 4, file: b"binlog.000002" }));
+        assert_eq!(
+            Rotate::parse(data),
+            Ok(Rotate {
+                position: 4,
+                file: b"binlog.000002"
+            })
+        );
         assert!(Rotate::parse(&data[..7]).is_err());
     }
 }

@@ -30,14 +30,18 @@ impl<'a> TableName<'a> {
     /// If the bytes end too early.
     pub fn peek(data: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(data);
-        read_name(&mut reader).map(|(name, _)| name).ok_or_else(|| reader.cut(TABLE_MAP))
+        read_name(&mut reader)
+            .map(|(name, _)| name)
+            .ok_or_else(|| reader.cut(TABLE_MAP))
     }
 }
 
 impl fmt::Display for TableName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (schema, table) =
-            (String::from_utf8_lossy(self.schema), String::from_utf8_lossy(self.table));
+        let (schema, table) = (
+            String::from_utf8_lossy(self.schema),
+            String::from_utf8_lossy(self.table),
+        );
         write!(f, "{schema}.{table}")
     }
 }
@@ -50,7 +54,14 @@ fn read_name<'a>(reader: &mut Reader<'a>) -> Option<(TableName<'a>, u16)> {
     reader.u8()?;
     let table = reader.lenenc_bytes()?;
     reader.u8()?;
-    Some((TableName { table_id, schema, table }, flags))
+    Some((
+        TableName {
+            table_id,
+            schema,
+            table,
+        },
+        flags,
+    ))
 }
 
 /// A table, as its TABLE_MAP event describes it.
@@ -87,9 +98,10 @@ impl TableMap {
                     column: column_name(at, column.name.as_deref()),
                     kind,
                 },
-                BadType::Metadata => {
-                    DecodeError::Cut { what: "column metadata of a TABLE_MAP event", offset: at }
-                }
+                BadType::Metadata => DecodeError::Cut {
+                    what: "column metadata of a TABLE_MAP event",
+                    offset: at,
+                },
             })?;
         }
         Ok(Self {
@@ -105,7 +117,10 @@ impl TableMap {
     pub fn column(&self, name: &str) -> Option<usize> {
         // Column names compare without case (MySQL manual, "Identifier Case Sensitivity").
         self.columns.iter().position(|column| {
-            column.name.as_deref().is_some_and(|other| other.eq_ignore_ascii_case(name))
+            column
+                .name
+                .as_deref()
+                .is_some_and(|other| other.eq_ignore_ascii_case(name))
         })
     }
 }
@@ -155,15 +170,18 @@ impl<'a> RawMap<'a> {
     /// Indices of the columns whose type number `belongs`.
     fn of_type(&self, belongs: fn(u8) -> bool) -> impl Iterator<Item = usize> {
         let mut metadata = Reader::new(self.metadata);
-        self.types.iter().enumerate().filter_map(move |(at, number)| {
-            // CHAR, ENUM and SET share a type number, and differ in their metadata.
-            let number = match ColumnKind::read(*number, &mut metadata) {
-                Ok(ColumnKind::Enum(_)) => 247,
-                Ok(ColumnKind::Set(_)) => 248,
-                Ok(_) | Err(_) => *number,
-            };
-            belongs(number).then_some(at)
-        })
+        self.types
+            .iter()
+            .enumerate()
+            .filter_map(move |(at, number)| {
+                // CHAR, ENUM and SET share a type number, and differ in their metadata.
+                let number = match ColumnKind::read(*number, &mut metadata) {
+                    Ok(ColumnKind::Enum(_)) => 247,
+                    Ok(ColumnKind::Set(_)) => 248,
+                    Ok(_) | Err(_) => *number,
+                };
+                belongs(number).then_some(at)
+            })
     }
 
     /// Type, length, value: what is not of use here is skipped, and so is what is yet to be invented.

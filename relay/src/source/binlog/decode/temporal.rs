@@ -48,7 +48,15 @@ impl Parts {
     }
 
     fn instant(self) -> Option<Instant> {
-        let Self { year, month, day, hour, minute, second, micros } = self;
+        let Self {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+            micros,
+        } = self;
         let in_range = year <= 9999
             && month <= 12
             && day <= 31
@@ -94,12 +102,18 @@ fn fraction(bytes: &[u8]) -> Option<i64> {
 /// A DATETIME of MySQL 5.6 and later: 40 bits, the first always set, then the fraction.
 pub(crate) fn datetime(bytes: &[u8]) -> Option<Instant> {
     let (whole, rest) = bytes.split_at_checked(5)?;
-    let whole = i64::try_from(big_endian(whole)?).ok()?.checked_sub(0x80_0000_0000)?;
+    let whole = i64::try_from(big_endian(whole)?)
+        .ok()?
+        .checked_sub(0x80_0000_0000)?;
     if whole < 0 {
         return None;
     }
     let parts = Parts::of_packed(whole << 24);
-    Parts { micros: fraction(rest)?, ..parts }.instant()
+    Parts {
+        micros: fraction(rest)?,
+        ..parts
+    }
+    .instant()
 }
 
 /// A DATETIME before MySQL 5.6: the number YYYYMMDDhhmmss.
@@ -141,7 +155,9 @@ pub(crate) fn old_timestamp(bytes: &[u8]) -> Option<Instant> {
 
 /// Appends a DATE: year, month, day in 15, 4 and 5 bits.
 pub(crate) fn write_date(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    let [low, middle, high] = *bytes else { return None };
+    let [low, middle, high] = *bytes else {
+        return None;
+    };
     let date = i64::from(u32::from_le_bytes([low, middle, high, 0]));
     write_ymd(date >> 9, date >> 5 & 0xf, date & 0x1f, out)
 }
@@ -194,7 +210,9 @@ fn write_fraction(micros: i64, digits: u8, out: &mut Vec<u8>) -> Option<()> {
 
 /// Appends a TIME before MySQL 5.6: the signed number hhmmss.
 pub(crate) fn write_old_time(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    let [low, middle, high] = *bytes else { return None };
+    let [low, middle, high] = *bytes else {
+        return None;
+    };
     // Shifts the sign bit of 24 to its place in 32.
     let number = i32::from_le_bytes([0, low, middle, high]) >> 8;
     let sign = if number < 0 { "-" } else { "" };
@@ -216,7 +234,12 @@ pub(crate) fn write_packed_datetime(
         return Some(());
     }
     out.push(b' ');
-    let Parts { hour, minute, second, .. } = parts;
+    let Parts {
+        hour,
+        minute,
+        second,
+        ..
+    } = parts;
     write!(out, "{hour:02}:{minute:02}:{second:02}").ok()?;
     write_fraction(parts.micros, 6, out)
 }
@@ -243,16 +266,21 @@ mod tests {
 
     #[test]
     fn dates() {
-        assert_eq!(text(|out| write_date(&[0x21, 0xd4, 0x0f], out)).as_deref(), Some("2026-01-01"));
-        assert_eq!(text(|out| write_date(&[0, 0, 0], out)).as_deref(), Some("0000-00-00"));
+        assert_eq!(
+            text(|out| write_date(&[0x21, 0xd4, 0x0f], out)).as_deref(),
+            Some("2026-01-01")
+        );
+        assert_eq!(
+            text(|out| write_date(&[0, 0, 0], out)).as_deref(),
+            Some("0000-00-00")
+        );
         assert_eq!(text(|out| write_date(&[0, 0], out)), None);
     }
 
     #[test]
     fn datetimes() {
         // 2026-12-01 09:30:00.123456
-        let packed: u64 = 0x80_0000_0000
-            | ((2026 * 13 + 12) << 22 | 1 << 17 | 9 << 12 | 30 << 6);
+        let packed: u64 = 0x80_0000_0000 | ((2026 * 13 + 12) << 22 | 1 << 17 | 9 << 12 | 30 << 6);
         let mut bytes = packed.to_be_bytes()[3..].to_vec();
         let whole = 1_796_117_400_000_000;
         assert_eq!(datetime(&bytes), Some(Instant::Micros(whole)));
@@ -273,7 +301,10 @@ mod tests {
     #[test]
     fn timestamps() {
         assert_eq!(timestamp(&[0, 0, 0, 1]), Some(Instant::Micros(MICROS)));
-        assert_eq!(timestamp(&[0xff; 4]), Some(Instant::Micros(i64::from(u32::MAX) * MICROS)));
+        assert_eq!(
+            timestamp(&[0xff; 4]),
+            Some(Instant::Micros(i64::from(u32::MAX) * MICROS))
+        );
         assert_eq!(timestamp(&[0, 0, 0, 0, 0]), Some(Instant::Zero));
         assert_eq!(old_timestamp(&[1, 0, 0, 0]), Some(Instant::Micros(MICROS)));
         assert_eq!(timestamp(&[0, 0, 0, 1, 0xff, 0xff, 0xff]), None);
@@ -289,7 +320,10 @@ mod tests {
             (&[0x80, 0, 1, 0x04, 0xd2], 4, "00:00:01.1234"),
             (&[0x80, 0, 1, 0x01, 0xe2, 0x40], 6, "00:00:01.123456"),
         ] {
-            assert_eq!(text(|out| write_time(bytes, digits, out)).as_deref(), Some(expected));
+            assert_eq!(
+                text(|out| write_time(bytes, digits, out)).as_deref(),
+                Some(expected)
+            );
         }
         let old = |number: i32| number.to_le_bytes()[..3].to_vec();
         assert_eq!(

@@ -16,7 +16,10 @@ pub(crate) enum Decoder {
     Unsigned,
     Float(Option<u8>),
     Double(Option<u8>),
-    Decimal { precision: u8, scale: u8 },
+    Decimal {
+        precision: u8,
+        scale: u8,
+    },
     Null,
     Year,
     Bit,
@@ -56,14 +59,23 @@ impl Decoder {
     /// Picks the decoder for a column. What the event says comes first, then what the server's schema says.
     pub(crate) fn of(column: &Column, declared: &Declared) -> Result<Self, UnknownCharset> {
         let charset = || match (column.collation, declared.charset) {
-            (Some(collation), _) => Charset::of_collation(collation).ok_or(UnknownCharset(collation)),
+            (Some(collation), _) => {
+                Charset::of_collation(collation).ok_or(UnknownCharset(collation))
+            }
             (None, Some(charset)) => Ok(charset),
             (None, None) => Ok(Charset::Utf8),
         };
         let labels = || -> Result<Option<Labels>, UnknownCharset> {
-            let Some(labels) = &column.labels else { return Ok(declared.labels.clone()) };
+            let Some(labels) = &column.labels else {
+                return Ok(declared.labels.clone());
+            };
             let charset = charset()?;
-            Ok(Some(labels.iter().map(|label| charset.to_utf8(label).into_boxed_slice()).collect()))
+            Ok(Some(
+                labels
+                    .iter()
+                    .map(|label| charset.to_utf8(label).into_boxed_slice())
+                    .collect(),
+            ))
         };
         Ok(match column.kind {
             ColumnKind::Integer(_) if column.unsigned.unwrap_or(declared.unsigned) => {
@@ -223,8 +235,12 @@ fn signed(bytes: &[u8]) -> Option<i64> {
 
 /// ENUM values count from 1; 0 stands for a value that was not one of them, and prints as nothing.
 fn label(index: u64, labels: Option<&[Box<[u8]>]>) -> Datum {
-    let Some(labels) = labels else { return Datum::UInt(index) };
-    let Some(at) = index.checked_sub(1) else { return Datum::Bytes(Vec::new()) };
+    let Some(labels) = labels else {
+        return Datum::UInt(index);
+    };
+    let Some(at) = index.checked_sub(1) else {
+        return Datum::Bytes(Vec::new());
+    };
     usize::try_from(at)
         .ok()
         .and_then(|at| labels.get(at))
@@ -233,12 +249,22 @@ fn label(index: u64, labels: Option<&[Box<[u8]>]>) -> Datum {
 
 /// The members of a SET, joined by commas.
 fn members(bits: u64, labels: Option<&[Box<[u8]>]>) -> Datum {
-    let Some(labels) = labels else { return Datum::UInt(bits) };
-    if bits.checked_shr(u32::try_from(labels.len()).unwrap_or(64)).unwrap_or(0) != 0 {
+    let Some(labels) = labels else {
+        return Datum::UInt(bits);
+    };
+    if bits
+        .checked_shr(u32::try_from(labels.len()).unwrap_or(64))
+        .unwrap_or(0)
+        != 0
+    {
         return Datum::UInt(bits);
     }
     let mut text = Vec::new();
-    for (_, label) in labels.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1) {
+    for (_, label) in labels
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| bits >> at & 1 == 1)
+    {
         if !text.is_empty() {
             text.push(b',');
         }

@@ -20,7 +20,11 @@ impl Xid {
     /// An identifier of these parts, if they are of at most 64 bytes.
     pub fn new(format: u32, gtrid: &[u8], bqual: &[u8]) -> Option<Self> {
         let fits = gtrid.len() <= MAX_PART && bqual.len() <= MAX_PART;
-        fits.then(|| Self { format, gtrid: gtrid.into(), bqual: bqual.into() })
+        fits.then(|| Self {
+            format,
+            gtrid: gtrid.into(),
+            bqual: bqual.into(),
+        })
     }
 
     /// Both parts follow one another.
@@ -76,7 +80,10 @@ impl XaPrepare {
         let format = reader.u32()?;
         let gtrid = usize::try_from(reader.u32()?).ok()?;
         let bqual = usize::try_from(reader.u32()?).ok()?;
-        Some(Self { one_phase, xid: Xid::read_data(reader, format, gtrid, bqual)? })
+        Some(Self {
+            one_phase,
+            xid: Xid::read_data(reader, format, gtrid, bqual)?,
+        })
     }
 }
 
@@ -127,17 +134,32 @@ impl XaStatement {
         .into_iter()
         .find_map(|(name, found)| verb.eq_ignore_ascii_case(name).then_some(found))?;
         let gtrid = part(&mut rest)?;
-        let bqual = if comma(&mut rest) { part(&mut rest)? } else { Vec::new() };
-        let format = if comma(&mut rest) { number(&mut rest)? } else { 1 };
+        let bqual = if comma(&mut rest) {
+            part(&mut rest)?
+        } else {
+            Vec::new()
+        };
+        let format = if comma(&mut rest) {
+            number(&mut rest)?
+        } else {
+            1
+        };
         let one_phase = rest.trim_ascii().eq_ignore_ascii_case(b"ONE PHASE");
-        Some(Self { verb, xid: Xid::new(format, &gtrid, &bqual)?, one_phase })
+        Some(Self {
+            verb,
+            xid: Xid::new(format, &gtrid, &bqual)?,
+            one_phase,
+        })
     }
 }
 
 /// Takes the letters at the front.
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let text = rest.trim_ascii_start();
-    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_alphabetic())
+        .unwrap_or(text.len());
     let (word, after) = text.split_at_checked(end)?;
     *rest = after;
     Some(word)
@@ -155,7 +177,10 @@ fn comma(rest: &mut &[u8]) -> bool {
 /// Takes a decimal number.
 fn number(rest: &mut &[u8]) -> Option<u32> {
     let text = rest.trim_ascii_start();
-    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(text.len());
     let (digits, after) = text.split_at_checked(end)?;
     *rest = after;
     std::str::from_utf8(digits).ok()?.parse().ok()
@@ -175,14 +200,30 @@ fn part(rest: &mut &[u8]) -> Option<Vec<u8>> {
         None => !byte.is_ascii_hexdigit(),
     };
     let end = text.iter().position(is_end);
-    let end = if quote.is_some() { end? } else { end.unwrap_or(text.len()) };
+    let end = if quote.is_some() {
+        end?
+    } else {
+        end.unwrap_or(text.len())
+    };
     let (bytes, after) = text.split_at_checked(end)?;
-    *rest = if quote.is_some() { after.split_first()?.1 } else { after };
-    if hexadecimal { unhex(bytes) } else { Some(bytes.to_vec()) }
+    *rest = if quote.is_some() {
+        after.split_first()?.1
+    } else {
+        after
+    };
+    if hexadecimal {
+        unhex(bytes)
+    } else {
+        Some(bytes.to_vec())
+    }
 }
 
 fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
-    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|n| u8::try_from(n).ok());
+    let nibble = |digit: u8| {
+        char::from(digit)
+            .to_digit(16)
+            .and_then(|n| u8::try_from(n).ok())
+    };
     let pairs = digits.chunks_exact(2);
     if !pairs.remainder().is_empty() {
         return None;
@@ -210,18 +251,33 @@ mod tests {
             "XA COMMIT 'ab',\"c\",1",
             " XA COMMIT 0x6162,'c',1 ",
         ] {
-            let expected = XaStatement { verb: XaVerb::Commit, xid: xid.clone(), one_phase: false };
+            let expected = XaStatement {
+                verb: XaVerb::Commit,
+                xid: xid.clone(),
+                one_phase: false,
+            };
             assert_eq!(XaStatement::parse(sql.as_bytes()), Some(expected), "{sql}");
         }
         let statement = XaStatement::parse(b"XA COMMIT X'61',X'',7 ONE PHASE").unwrap();
         assert_eq!(statement.xid, Xid::new(7, b"a", b"").unwrap());
         assert!(statement.one_phase);
-        assert_eq!(XaStatement::parse(b"XA ROLLBACK 'a'").unwrap().verb, XaVerb::Rollback);
+        assert_eq!(
+            XaStatement::parse(b"XA ROLLBACK 'a'").unwrap().verb,
+            XaVerb::Rollback
+        );
     }
 
     #[test]
     fn no_xa_statements() {
-        for sql in ["", "BEGIN", "XA", "XA RECOVER", "XA COMMIT X'616", "XA COMMIT X'616'", "XAX"] {
+        for sql in [
+            "",
+            "BEGIN",
+            "XA",
+            "XA RECOVER",
+            "XA COMMIT X'616",
+            "XA COMMIT X'616'",
+            "XAX",
+        ] {
             assert_eq!(XaStatement::parse(sql.as_bytes()), None, "{sql}");
         }
         let long = format!("XA COMMIT X'{}'", "61".repeat(65));
@@ -236,7 +292,10 @@ mod tests {
         assert!(!prepare.one_phase);
         assert_eq!(prepare.xid.to_string(), "X'6162',X'63',1");
         for length in 0..data.len() {
-            assert!(XaPrepare::parse(&data[..length]).is_err(), "cut at {length}");
+            assert!(
+                XaPrepare::parse(&data[..length]).is_err(),
+                "cut at {length}"
+            );
         }
     }
 

@@ -66,7 +66,13 @@ impl<'a> Container<'a> {
         reader.bytes(2 * width.bytes())?;
         let keys = reader.bytes(count.checked_mul(key_entry)?)?;
         let values = reader.bytes(count.checked_mul(width.value_entry())?)?;
-        Some(Self { width, data, header: reader.offset(), keys, values })
+        Some(Self {
+            width,
+            data,
+            header: reader.offset(),
+            keys,
+            values,
+        })
     }
 
     /// From an offset to its end. Nothing but its header stands before the end of the header.

@@ -12,7 +12,9 @@ pub(super) fn write_string(bytes: &[u8], out: &mut Vec<u8>) {
         let plain = plain_prefix(rest);
         let (head, tail) = rest.split_at_checked(plain).unwrap_or((rest, &[]));
         out.extend_from_slice(head);
-        let Some((special, after)) = tail.split_first() else { break };
+        let Some((special, after)) = tail.split_first() else {
+            break;
+        };
         escape(*special, out);
         rest = after;
     }
@@ -41,7 +43,10 @@ fn plain_prefix(bytes: &[u8]) -> usize {
         at += 8;
     }
     let tail = bytes.get(at..).unwrap_or_default();
-    at + tail.iter().position(|byte| is_special(*byte)).unwrap_or(tail.len())
+    at + tail
+        .iter()
+        .position(|byte| is_special(*byte))
+        .unwrap_or(tail.len())
 }
 
 fn escape(byte: u8, out: &mut Vec<u8>) {
