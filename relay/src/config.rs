@@ -135,6 +135,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Bound on draining after SIGTERM.
     pub shutdown_timeout: Duration,
+    /// How long the lock of this relay's name outlives a pause of its holder; whole seconds.
+    pub lease: Duration,
     /// Marks.
     pub mark: Mark,
     /// How long a confirmed event may wait for its mark.
@@ -207,6 +209,7 @@ impl Config {
             confirm_timeout: raw.duration("confirm_timeout")?,
             connect_timeout: raw.duration("connect_timeout")?,
             shutdown_timeout: raw.duration("shutdown_timeout")?,
+            lease: raw.seconds("lease", 2..=600)?,
             mark: raw.choice(
                 "mark",
                 &[

@@ -1,6 +1,7 @@
 //! What works and what does not, for readiness and for the log.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// A part that can fail by itself.
@@ -26,23 +27,26 @@ impl Part {
 
 /// The state of every part; starts as not ready.
 #[derive(Debug)]
-pub struct Health(Mutex<BTreeMap<Part, String>>);
+pub struct Health {
+    failing: Mutex<BTreeMap<Part, String>>,
+    standby: AtomicBool,
+}
 
 impl Default for Health {
     fn default() -> Self {
-        let starting = |part| (part, "starting".to_owned());
-        Self(Mutex::new(
-            [Part::Source, Part::Broker, Part::Ledger]
-                .map(starting)
-                .into(),
-        ))
+        let parts = [Part::Source, Part::Broker, Part::Ledger];
+        let failing = parts.map(|part| (part, "starting".to_owned()));
+        Self {
+            failing: Mutex::new(failing.into()),
+            standby: AtomicBool::new(false),
+        }
     }
 }
 
 impl Health {
     /// The part works.
     pub fn good(&self, part: Part) {
-        self.0
+        self.failing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&part);
@@ -50,15 +54,25 @@ impl Health {
 
     /// The part does not, and why.
     pub fn bad(&self, part: Part, why: impl Into<String>) {
-        self.0
+        self.failing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(part, why.into());
     }
 
+    /// Another relay of this name leads, and this one is ready to take over; or no longer so.
+    pub fn set_standby(&self, standby: bool) {
+        self.standby.store(standby, Ordering::Release);
+    }
+
+    /// Whether another relay of this name leads.
+    pub fn is_standby(&self) -> bool {
+        self.standby.load(Ordering::Acquire)
+    }
+
     /// Nothing if all work; else one line a part that does not.
     pub fn complaints(&self) -> Vec<String> {
-        let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         parts
             .iter()
             .map(|(part, why)| format!("{}: {why}", part.name()))

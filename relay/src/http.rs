@@ -98,6 +98,10 @@ fn respond(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> 
     }
     match request.uri().path() {
         "/livez" => text(StatusCode::OK, "ok\n"),
+        "/readyz" if pages.health.is_standby() => text(
+            StatusCode::OK,
+            "ok: standing by, another relay of this name leads\n",
+        ),
         "/readyz" => match pages.health.complaints() {
             complaints if complaints.is_empty() => text(StatusCode::OK, "ok\n"),
             complaints => text(

@@ -22,6 +22,7 @@
 //! - **publication**: a routed message. **confirm**: the broker's ack or nack of it. **return**: an unroutable one.
 //! - **in flight**: published and not yet confirmed.
 //! - **watermark**: the highest position with everything before it confirmed. **checkpoint**: a persisted watermark.
+//! - **lease**: leave to publish, as long as the server holds a lock for this relay. **standby**: a relay that waits for it.
 //! - **epoch**: rises with each take-over of a checkpoint, and fences whoever held it before.
 //! - **dead letter**: an event that was given up, kept with the reason.
 //! - **drain**: finish what is in flight, take in nothing.
@@ -34,6 +35,7 @@ pub mod error;
 pub mod event;
 pub mod health;
 pub mod http;
+pub mod leader;
 pub mod ledger;
 pub mod marker;
 pub mod metrics;

@@ -47,6 +47,8 @@ pub struct Metrics {
     pub broker_blocked: IntGauge,
     /// Whether the binlog is being read.
     pub source_up: IntGauge,
+    /// Whether this relay leads.
+    pub leader: IntGauge,
     /// Snapshots taken.
     pub snapshots: IntCounter,
     /// From commit to confirm.
@@ -127,6 +129,11 @@ impl Metrics {
                 r,
                 "relay_source_connected",
                 "1 while the binlog is being read",
+            )?,
+            leader: gauge(
+                r,
+                "relay_leader",
+                "1 while this relay leads, 0 while it stands by",
             )?,
             snapshots: counter(
                 r,

@@ -1,6 +1,6 @@
 //! The one loop that sees every stage: source → window → broker → ledger.
 //!
-//! Its priorities, in this order: stop, ledger, broker, timers, intake. Intake comes last, so a full window, a
+//! Its priorities, in this order: stop, lease, ledger, broker, timers, intake. Intake comes last, so a full window, a
 //! broker that is gone or marks that lag stop the reading of the binlog rather than fill the memory.
 
 mod broker;
@@ -18,6 +18,7 @@ use crate::config::{Config, Mark};
 use crate::dead_letter::DeadLetter;
 use crate::event::OutboxEvent;
 use crate::health::Health;
+use crate::leader::Lease;
 use crate::ledger::{FailureNote, LedgerError, Receipt, Settlement};
 use crate::metrics::Metrics;
 use crate::publish::{Outcome, PublishError, Signal};
@@ -53,6 +54,8 @@ pub struct Links {
     pub ledger_task: JoinHandle<Result<(), LedgerError>>,
     /// Makes connections to the broker.
     pub dial: Dial,
+    /// Leave to publish.
+    pub lease: Lease,
     /// Ends the relay. The source ends by itself at the next end of a transaction.
     pub stop: CancellationToken,
 }
@@ -64,6 +67,8 @@ pub enum Ended {
     Stopped,
     /// Told to, and not drained in time: that many events are undecided and will be published again.
     Undrained(usize),
+    /// Another relay of this name may lead: nothing more was published or written.
+    LeaseOver,
     /// The source gave up; everything it had read is confirmed and checkpointed.
     SourceFailed(SourceError),
 }
@@ -144,10 +149,16 @@ impl Pipeline {
     /// # Errors
     /// What no retry mends.
     pub async fn run(mut self, mut links: Links) -> Result<Ended, PipelineError> {
-        let ended = self.turn_until_end(&mut links).await;
+        let mut ended = self.turn_until_end(&mut links).await;
+        if !links.lease.stands() && !matches!(ended, Ok(Ended::Stopped)) {
+            // Whatever else failed, failed because another relay may lead.
+            ended = Ok(Ended::LeaseOver);
+        }
         links.source_task.abort();
         links.ledger_task.abort();
-        self.broker.close().await;
+        if links.lease.stands() {
+            self.broker.close().await;
+        }
         self.metrics.in_flight.set(0);
         ended
     }
@@ -155,6 +166,9 @@ impl Pipeline {
     async fn turn_until_end(&mut self, links: &mut Links) -> Result<Ended, PipelineError> {
         loop {
             let now = Instant::now();
+            if !links.lease.stands() {
+                return Ok(Ended::LeaseOver);
+            }
             self.publish(now);
             self.hand_over(&links.settlements, now);
             if let Some(ended) = self.ended(now) {
@@ -172,6 +186,7 @@ impl Pipeline {
                     let deadline = Some(now + self.config.shutdown_timeout);
                     self.phase = Phase::Draining { deadline };
                 }
+                () = links.lease.over() => return Ok(Ended::LeaseOver),
                 receipt = links.receipts.recv() => match receipt {
                     Some(receipt) => self.settled(&receipt),
                     None => return Err(ledger_failure(&mut links.ledger_task).await),

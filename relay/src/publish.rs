@@ -136,6 +136,9 @@ pub enum PublishError {
     /// It broke.
     #[error("the connection to the broker broke")]
     Io(#[source] std::io::Error),
+    /// Another relay may lead: nothing more may go out.
+    #[error("the lease of this relay is over")]
+    LeaseOver,
     /// Silence.
     #[error("the broker has been silent for two heartbeats")]
     HeartbeatMissed,
@@ -156,6 +159,7 @@ impl PublishError {
             | PublishError::ConnectTimeout { .. }
             | PublishError::Closed { .. }
             | PublishError::Io(_)
+            | PublishError::LeaseOver
             | PublishError::HeartbeatMissed
             | PublishError::Protocol(_) => false,
         }
@@ -178,6 +182,9 @@ impl PublishError {
             }
             PublishError::Topology { .. } => {
                 "correct RELAY_EXCHANGE, RELAY_EXCHANGE_TYPE or RELAY_TOPOLOGY so that they fit the exchange that is there, and permit the user to declare it and to write to it"
+            }
+            PublishError::LeaseOver => {
+                "the relay stands by; look for what paused it if this comes often"
             }
             PublishError::Closed { .. } => "see the broker's words; the relay connects again",
             PublishError::Io(_) | PublishError::HeartbeatMissed => {

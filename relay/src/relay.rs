@@ -9,10 +9,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::config::{Config, Sink};
 use crate::health::{Health, Part};
 use crate::http::{self, Pages};
+use crate::leader::{Leader, Lease};
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mysql::{Remedy, Session};
@@ -90,41 +91,50 @@ impl Relay {
         Ok(Some(tokio::spawn(serving)))
     }
 
-    /// One session after another: each begins at the checkpoint.
+    /// One session after another: each begins at the checkpoint, under a lock that is held as long as it can be.
     async fn sessions(&self) -> anyhow::Result<()> {
+        let mut leader = None;
         let mut from_snapshot = false;
-        loop {
-            let Some(mut checkpoint) = self.take_over().await? else {
-                return Ok(());
+        let ended = loop {
+            let held = match self.take_over(&mut leader).await {
+                Ok(held) => held,
+                Err(failure) => break Err(failure),
+            };
+            let (Some(mut checkpoint), Some(lock)) = (held, &leader) else {
+                break Ok(());
             };
             if from_snapshot {
                 checkpoint.position = None;
             }
-            match self.session(checkpoint).await? {
-                Next::Stop => {
-                    info!("stopped");
-                    return Ok(());
-                }
-                Next::Again {
+            match self.session(checkpoint, lock.lease()).await {
+                Ok(Next::Stop) => break Ok(()),
+                Ok(Next::Again {
                     from_snapshot: again,
-                } => from_snapshot = again,
+                }) => from_snapshot = again,
+                Err(failure) => break Err(failure),
             }
+        };
+        if let Some(leader) = leader {
+            leader.resign().await;
         }
+        self.metrics.leader.set(0);
+        if ended.is_ok() {
+            info!("stopped");
+        }
+        ended
     }
 
-    /// Takes the checkpoint over, waiting for MySQL as long as it takes; nothing if told to stop meanwhile.
-    async fn take_over(&self) -> anyhow::Result<Option<Checkpoint>> {
+    /// Gets the lock and takes the checkpoint over, waiting as long as it takes for MySQL and for another leader;
+    /// nothing if told to stop meanwhile.
+    async fn take_over(&self, leader: &mut Option<Leader>) -> anyhow::Result<Option<Checkpoint>> {
         let backoff = Backoff::default();
         let mut attempt = 1;
         loop {
-            let taken = async {
-                let mut session = Session::connect(&self.config).await?;
-                checkpoint::take_over(&self.config, &mut session).await
-            };
             let failure = tokio::select! {
                 () = self.stop.cancelled() => return Ok(None),
-                taken = taken => match taken {
-                    Ok(checkpoint) => return Ok(Some(checkpoint)),
+                taken = self.try_take_over(leader) => match taken {
+                    Ok(Some(checkpoint)) => return Ok(Some(checkpoint)),
+                    Ok(None) => continue,
                     Err(failure) => LedgerError::Checkpoint(failure),
                 },
             };
@@ -134,6 +144,7 @@ impl Relay {
                 anyhow::bail!(why);
             }
             warn!(error = %why, attempt, "waiting for MySQL");
+            self.health.set_standby(false);
             self.health.bad(Part::Source, why);
             attempt += 1;
             tokio::select! {
@@ -143,7 +154,37 @@ impl Relay {
         }
     }
 
-    async fn session(&self, checkpoint: Checkpoint) -> anyhow::Result<Next> {
+    /// Nothing if another relay of this name leads.
+    async fn try_take_over(
+        &self,
+        leader: &mut Option<Leader>,
+    ) -> Result<Option<Checkpoint>, CheckpointError> {
+        if leader
+            .as_ref()
+            .is_none_or(|leader| !leader.lease().stands())
+        {
+            if let Some(lost) = leader.take() {
+                lost.resign().await;
+            }
+            self.metrics.leader.set(0);
+            *leader = Leader::try_acquire(&self.config).await?;
+            if leader.is_none() {
+                if !self.health.is_standby() {
+                    info!("another relay of this name leads; standing by");
+                }
+                self.health.set_standby(true);
+                return Ok(None);
+            }
+        }
+        let mut session = Session::connect(&self.config).await?;
+        let checkpoint = checkpoint::take_over(&self.config, &mut session).await?;
+        info!(epoch = checkpoint.epoch, "leading");
+        self.metrics.leader.set(1);
+        self.health.set_standby(false);
+        Ok(Some(checkpoint))
+    }
+
+    async fn session(&self, checkpoint: Checkpoint, lease: &Lease) -> anyhow::Result<Next> {
         let Checkpoint { epoch, position } = checkpoint;
         let start = match position {
             Some(position) => {
@@ -159,7 +200,7 @@ impl Relay {
             }
         };
         let window = Window::new(self.limits(), start.position());
-        let links = self.links(start, epoch);
+        let links = self.links(start, epoch, lease);
         let (config, metrics, health) = (
             self.config.clone(),
             self.metrics.clone(),
@@ -174,6 +215,14 @@ impl Relay {
                     "shutdown_timeout is over; these events are published again on the next start"
                 );
                 Ok(Next::Stop)
+            }
+            Ok(Ended::LeaseOver) => {
+                warn!(
+                    "the lease is over: nothing more was published; what was in flight is published again"
+                );
+                Ok(Next::Again {
+                    from_snapshot: false,
+                })
             }
             Ok(Ended::SourceFailed(failure)) => {
                 let why = format!("{}; {}", crate::error::chain(&failure), failure.hint());
@@ -209,7 +258,7 @@ impl Relay {
         }
     }
 
-    fn links(&self, start: Start, epoch: u64) -> Links {
+    fn links(&self, start: Start, epoch: u64, lease: &Lease) -> Links {
         let (batches, source) = mpsc::channel(SOURCE_QUEUE);
         let reader = Reader::new(
             self.config.clone(),
@@ -227,13 +276,14 @@ impl Relay {
             settlements,
             receipts,
             ledger_task: tokio::spawn(ledger.run(inbox, outbox)),
-            dial: dial(&self.config),
+            dial: dial(&self.config, lease),
+            lease: lease.clone(),
             stop: self.stop.clone(),
         }
     }
 }
 
-fn dial(config: &Arc<Config>) -> Dial {
+fn dial(config: &Arc<Config>, lease: &Lease) -> Dial {
     match config.sink {
         Sink::Log => Box::new(|| {
             Box::pin(async {
@@ -241,7 +291,7 @@ fn dial(config: &Arc<Config>) -> Dial {
             })
         }),
         Sink::Rabbitmq => {
-            let settings = Arc::new(RabbitSettings::new(config));
+            let settings = Arc::new(RabbitSettings::new(config, lease.clone()));
             Box::new(move || {
                 let settings = settings.clone();
                 Box::pin(async move {

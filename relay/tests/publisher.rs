@@ -2,6 +2,13 @@
 //!
 //! Needs `AMQP_URL` and `AMQP_LEGACY_URL`: `eval "$(scripts/services env)"`.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test"
+)]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,6 +19,7 @@ use lapin::options::{
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use relay::config::{Config, Raw};
+use relay::leader::Lease;
 use relay::publish::rabbitmq::{RabbitMq, RabbitSettings};
 use relay::publish::{Outcome, PublishError, Publisher, Signal};
 use relay::route::{HeaderValue, Publication};
@@ -35,7 +43,7 @@ fn settings(url: &str, exchange: &str, more: &[(&str, &str)]) -> RabbitSettings 
         .chain(more)
         .map(|(name, text)| ((*name).into(), (*text).into()));
     let raw = Raw::load(None, variables, std::iter::empty()).unwrap();
-    RabbitSettings::new(&Config::from_raw(&raw).unwrap())
+    RabbitSettings::new(&Config::from_raw(&raw).unwrap(), Lease::forever())
 }
 
 fn publication(exchange: &str, key: &str, id: usize, body: Vec<u8>) -> Publication {

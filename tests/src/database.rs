@@ -6,7 +6,6 @@ use mysql_async::{Conn, Opts, OptsBuilder, Pool, Row, params};
 use reqwest::Url;
 
 use crate::servers::Flavor;
-use crate::until::{Seen, until};
 
 /// The business tables that the writers use.
 const ORDERS_SQL: &str = include_str!("../../migrations/0003_orders.sql");
@@ -267,20 +266,6 @@ impl Database {
         .await?;
         conn.query_drop("COMMIT").await?;
         Ok(())
-    }
-
-    /// Waits until every row is `PUBLISHED`.
-    ///
-    /// # Errors
-    /// The deadline passed.
-    pub async fn all_published(&self) -> Result<()> {
-        until("every outbox row to be PUBLISHED", async || {
-            let open = self.count("status <> 'PUBLISHED'").await?;
-            Ok(Seen::when(open == 0, || {
-                format!("{open} rows that are not")
-            }))
-        })
-        .await
     }
 
     /// Drops it.

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::database::Database;
 use crate::metrics::Scrape;
 use crate::port;
 use crate::process::Usage;
@@ -246,6 +247,30 @@ impl RelayProcess {
             Ok(Seen::when(found >= value, || found.to_string()))
         })
         .await
+    }
+
+    /// Waits until every outbox row but those of that condition is `PUBLISHED`.
+    ///
+    /// # Errors
+    /// The process ended, or the deadline passed.
+    pub async fn publishes_all_but(&mut self, database: &Database, but: &str) -> Result<()> {
+        let open = format!("status <> 'PUBLISHED' AND NOT ({but})");
+        until("the outbox rows to be PUBLISHED", async || {
+            self.still_runs()?;
+            let open = database.count(&open).await?;
+            Ok(Seen::when(open == 0, || {
+                format!("{open} rows that are not")
+            }))
+        })
+        .await
+    }
+
+    /// Waits until every outbox row is `PUBLISHED`.
+    ///
+    /// # Errors
+    /// The process ended, or the deadline passed.
+    pub async fn publishes_all(&mut self, database: &Database) -> Result<()> {
+        self.publishes_all_but(database, "FALSE").await
     }
 
     /// Process id.

@@ -1,5 +1,6 @@
 //! One test's surroundings: a database, an exchange and a folder that nobody else uses.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -107,11 +108,29 @@ impl Scene {
     }
 }
 
+/// Why a test failed: its causes in one line, without a backtrace of test harness and runtime.
+pub struct Failure(anyhow::Error);
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
 /// Runs a test on that database server; on failure the ends of the relays' logs are shown.
 ///
 /// # Errors
 /// The test's own.
-pub async fn run(flavor: Flavor, test: impl AsyncFnOnce(&mut Scene) -> Result<()>) -> Result<()> {
+pub async fn run(
+    flavor: Flavor,
+    test: impl AsyncFnOnce(&mut Scene) -> Result<()>,
+) -> Result<(), Failure> {
     run_on(flavor, servers::amqp_url()?, test).await
 }
 
@@ -123,7 +142,7 @@ pub async fn run_on(
     flavor: Flavor,
     broker: Url,
     test: impl AsyncFnOnce(&mut Scene) -> Result<()>,
-) -> Result<()> {
+) -> Result<(), Failure> {
     let mut scene = Box::pin(Scene::open(flavor, broker)).await?;
     let outcome = AssertUnwindSafe(Box::pin(test(&mut scene)))
         .catch_unwind()
@@ -133,7 +152,7 @@ pub async fn run_on(
     }
     let closed = scene.close().await;
     match outcome {
-        Ok(result) => result.and(closed),
+        Ok(result) => Ok(result.and(closed)?),
         Err(panic) => resume_unwind(panic),
     }
 }

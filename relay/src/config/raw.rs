@@ -255,6 +255,22 @@ impl Raw {
         self.parsed(key, value::duration)
     }
 
+    pub(super) fn seconds(
+        &self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Duration, ConfigError> {
+        self.parsed(key, |text| {
+            let duration = value::duration(text)?;
+            let whole = duration.subsec_nanos() == 0 && range.contains(&duration.as_secs());
+            if whole {
+                Ok(duration)
+            } else {
+                Err(String::new())
+            }
+        })
+    }
+
     pub(super) fn number<T>(
         &self,
         key: &'static str,

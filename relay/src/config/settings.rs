@@ -216,6 +216,12 @@ pub const SETTINGS: &[Setting] = &[
         "Bound on waiting for confirms after SIGTERM",
     ),
     setting(
+        "lease",
+        Some("10s"),
+        "a whole number of seconds from 2s to 10m",
+        "How long a paused or cut-off leader keeps a standby of the same name from taking over",
+    ),
+    setting(
         "mark",
         Some("update"),
         "update, delete or none",

@@ -22,6 +22,7 @@ use amq_protocol_uri::{AMQPScheme, AMQPUri};
 
 use super::{PublishError, Publisher, Refused, Signal};
 use crate::config::{Config, Topology};
+use crate::leader::Lease;
 use crate::route::Publication;
 use frame::{BASIC, CHANNEL, Confirm, confirm, encode, identity};
 use settle::InFlight;
@@ -43,11 +44,12 @@ pub struct RabbitSettings {
     topology: Topology,
     heartbeat: Duration,
     connect_timeout: Duration,
+    lease: Lease,
 }
 
 impl RabbitSettings {
-    /// As configured.
-    pub fn new(config: &Config) -> Self {
+    /// As configured, publishing while the lease stands.
+    pub fn new(config: &Config, lease: Lease) -> Self {
         Self {
             uri: config.amqp.uri().clone(),
             ca_file: config.amqp_ca_file.clone(),
@@ -57,6 +59,7 @@ impl RabbitSettings {
             topology: config.topology,
             heartbeat: config.amqp_heartbeat,
             connect_timeout: config.connect_timeout,
+            lease,
         }
     }
 

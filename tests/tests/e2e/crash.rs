@@ -32,9 +32,9 @@ pub(crate) async fn kill_9_ten_times_loses_nothing(scene: &mut Scene) -> Result<
     for _ in 0..KILLS {
         covered += run_and_kill(&relay, rng.u64(500..1_500)).await?;
     }
-    let last = relay.start().await?;
+    let mut last = relay.start().await?;
     let ledger = writers.stop().await?;
-    scene.database.all_published().await?;
+    last.publishes_all(&scene.database).await?;
     let confirmed_by_last = last.metrics().await?.get("relay_confirmed_total");
     last.stop().await?;
 

@@ -4,6 +4,7 @@
 
 mod contract;
 mod crash;
+mod leader;
 mod misuse;
 mod outage;
 mod resume;
@@ -18,14 +19,14 @@ macro_rules! on {
     ($flavor:expr, $($module:ident::$name:ident),* $(,)?) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() -> anyhow::Result<()> {
+            async fn $name() -> Result<(), tests::scene::Failure> {
                 tests::scene::run($flavor, crate::$module::$name).await
             }
         )*
 
         /// The only user of the old broker, which it stops and starts.
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn broker_restart_is_survived() -> anyhow::Result<()> {
+        async fn broker_restart_is_survived() -> Result<(), tests::scene::Failure> {
             crate::outage::broker_restart_is_survived($flavor).await
         }
     };
@@ -54,6 +55,9 @@ on_both!(
     values::values_arrive_as_select_shows_them,
     snapshot::rows_already_there_are_published_once,
     resume::relay_resumes_from_its_checkpoint,
+    leader::standby_takes_over_from_a_killed_leader,
+    leader::leader_that_stops_hands_over,
+    leader::paused_leader_publishes_nothing_more,
     misuse::bad_settings_are_named_with_exit_code_2,
     misuse::unreachable_servers_are_named,
     misuse::broker_that_is_down_at_start_is_waited_for,

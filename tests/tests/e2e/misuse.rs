@@ -141,7 +141,7 @@ pub(crate) async fn broker_that_is_down_at_start_is_waited_for(scene: &mut Scene
 
     proxy.resume();
     relay.ready().await?;
-    scene.database.all_published().await?;
+    relay.publishes_all(&scene.database).await?;
     relay.stop().await?;
     let mut inbox = Inbox::new();
     scene.broker.take_all(&queue, &mut inbox).await?;

@@ -7,7 +7,7 @@ use tests::inbox::Inbox;
 use tests::ledger::Ledger;
 use tests::proxy::Proxy;
 use tests::relay::{RelayCommand, RelayProcess};
-use tests::scene::{self, Scene};
+use tests::scene::{self, Failure, Scene};
 use tests::servers::{self, Flavor};
 use tests::writers::{Load, Writers};
 use tokio::process::Command;
@@ -94,7 +94,7 @@ pub(crate) async fn binlog_outage_is_survived(scene: &mut Scene) -> Result<()> {
 }
 
 /// The same with a broker that is stopped and started.
-pub(crate) async fn broker_restart_is_survived(flavor: Flavor) -> Result<()> {
+pub(crate) async fn broker_restart_is_survived(flavor: Flavor) -> Result<(), Failure> {
     let _alone = LEGACY.lock().await;
     scene::run_on(
         flavor,
@@ -132,11 +132,11 @@ async fn flows(relay: &mut RelayProcess) -> Result<()> {
 async fn settled(
     scene: &Scene,
     queue: &str,
-    relay: RelayProcess,
+    mut relay: RelayProcess,
     ledger: Ledger,
     faults: u64,
 ) -> Result<()> {
-    scene.database.all_published().await?;
+    relay.publishes_all(&scene.database).await?;
     let counted = scene
         .database
         .count("attempts > 0 OR last_error IS NOT NULL")

@@ -17,8 +17,8 @@ pub(crate) async fn sigterm_under_load_republishes_nothing(scene: &mut Scene) ->
         writers.commit_more(500).await?;
     }
     let ledger = writers.stop().await?;
-    let relay = command.start().await?;
-    scene.database.all_published().await?;
+    let mut relay = command.start().await?;
+    relay.publishes_all(&scene.database).await?;
     relay.stop().await?;
     let mut inbox = Inbox::new();
     scene.broker.take_all(&queue, &mut inbox).await?;

@@ -17,7 +17,7 @@ pub(crate) async fn orders_arrive_in_commit_order_per_aggregate(scene: &mut Scen
         "only {} events rolled back",
         ledger.rolled_back()
     );
-    scene.database.all_published().await?;
+    relay.publishes_all(&scene.database).await?;
     let events = u64::try_from(ledger.len())?;
     relay.reaches("relay_marks_total", events).await?;
 

@@ -80,7 +80,7 @@ const HEADERS: &str = "{\"traceparent\": \"00-4bf92f3577b34da6a3ce929d0e0e4736-0
 /// becomes headers.
 pub(crate) async fn values_arrive_as_select_shows_them(scene: &mut Scene) -> Result<()> {
     let queue = scene.broker.queue("#").await?;
-    let relay = scene.relay().start().await?;
+    let mut relay = scene.relay().start().await?;
     let mut payloads: Vec<(String, Option<String>)> = texts()
         .into_iter()
         .map(|text| ("?".to_owned(), Some(text)))
@@ -116,7 +116,7 @@ pub(crate) async fn values_arrive_as_select_shows_them(scene: &mut Scene) -> Res
             .with_context(|| format!("payload {number}"))?;
     }
     drop(conn);
-    scene.database.all_published().await?;
+    relay.publishes_all(&scene.database).await?;
     relay.stop().await?;
 
     let mut inbox = Inbox::new();

@@ -27,7 +27,7 @@ const FRAME_MIN: u32 = 4_096;
 
 pub(super) async fn connect(settings: &RabbitSettings) -> Result<Wire, PublishError> {
     let transport = dial(settings).await?;
-    let mut wire = Wire::new(transport, FRAME_MAX as usize);
+    let mut wire = Wire::new(transport, settings.lease.clone(), FRAME_MAX as usize);
     authenticate(settings, &mut wire).await?;
     open(settings, &mut wire).await?;
     Ok(wire)

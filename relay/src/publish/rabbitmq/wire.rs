@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::client::TlsStream;
 
 use super::frame::{Malformed, first_frame};
+use crate::leader::Lease;
 use crate::publish::PublishError;
 
 /// Read at once at the most.
@@ -53,6 +54,7 @@ impl Transport {
 /// A transport with its buffers and its heartbeats.
 pub(super) struct Wire {
     transport: Transport,
+    lease: Lease,
     /// Encoded frames; those before `written` are with the socket.
     pub(super) out: Vec<u8>,
     written: usize,
@@ -70,10 +72,11 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(transport: Transport, frame_max: usize) -> Self {
+    pub(super) fn new(transport: Transport, lease: Lease, frame_max: usize) -> Self {
         let now = Instant::now();
         Self {
             transport,
+            lease,
             out: Vec::new(),
             written: 0,
             unflushed: false,
@@ -117,13 +120,17 @@ impl Wire {
         }
     }
 
-    /// Hands buffered bytes to the socket, as many as it takes.
+    /// Hands buffered bytes to the socket, as many as it takes and as long as the lease stands: a process that wakes
+    /// from a pause must not send what it had encoded before.
     pub(super) fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), PublishError> {
         while let Some(bytes) = self
             .out
             .get(self.written..)
             .filter(|bytes| !bytes.is_empty())
         {
+            if !self.lease.stands() {
+                return Err(PublishError::LeaseOver);
+            }
             match self.transport.write(cx, bytes) {
                 Poll::Ready(Ok(0)) => return Err(PublishError::Io(ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => {

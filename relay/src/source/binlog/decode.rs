@@ -152,6 +152,17 @@ pub enum DecodeError {
         /// Its collation's number.
         collation: u32,
     },
+    /// A TIME, DATETIME or TIMESTAMP column in the storage format of before MySQL 5.6, which MariaDB still writes where
+    /// `mysql56_temporal_format` is off: the binlog does not tell the size of its values.
+    #[error(
+        "table {table}: column {column} is stored in the temporal format of before MySQL 5.6, and the binlog does not tell how large its values are; ALTER TABLE … FORCE stores it anew"
+    )]
+    OldTemporal {
+        /// Schema and table.
+        table: Box<str>,
+        /// Which column.
+        column: Box<str>,
+    },
     /// A wanted column that the table does not have.
     #[error("table {table} has {columns} columns, none of number {column} (from 0)")]
     NoColumn {

@@ -45,7 +45,7 @@ pub(crate) async fn relay(
     let time = drained(&mut relay, args.rows).await?;
     // Its marks are part of what the events cost.
     if mark == "update" {
-        scene.database.all_published().await?;
+        relay.publishes_all(&scene.database).await?;
     }
     let usage = relay.usage()?;
     relay.stop().await?;

@@ -22,7 +22,7 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use tests::broker::QueueKind;
-use tests::scene::{self, Scene};
+use tests::scene::{self, Failure, Scene};
 use tests::servers::{self, Flavor};
 use tokio::process::Command;
 
@@ -80,7 +80,7 @@ enum Role {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Failure> {
     let args = Args::parse();
     match &args.role {
         Some(Role::Bare { exchange, events }) => {
@@ -122,7 +122,7 @@ impl Args {
     }
 }
 
-async fn drains(args: &Args) -> Result<()> {
+async fn drains(args: &Args) -> Result<(), Failure> {
     let mut all = Vec::new();
     for kind in args.kinds() {
         for mark in ["update", "none"] {
@@ -147,7 +147,7 @@ async fn drains(args: &Args) -> Result<()> {
     Ok(())
 }
 
-async fn latency(args: &Args) -> Result<()> {
+async fn latency(args: &Args) -> Result<(), Failure> {
     let mut all = Vec::new();
     for kind in args.kinds() {
         all.push(in_scene(args, async |scene| latency::measure(scene, kind).await).await?);
@@ -164,14 +164,17 @@ async fn latency(args: &Args) -> Result<()> {
 }
 
 /// Runs one measurement in a scene of its own.
-async fn in_scene<T>(args: &Args, body: impl AsyncFnOnce(&mut Scene) -> Result<T>) -> Result<T> {
+async fn in_scene<T>(
+    args: &Args,
+    body: impl AsyncFnOnce(&mut Scene) -> Result<T>,
+) -> Result<T, Failure> {
     let mut found = None;
     scene::run(args.flavor(), async |scene: &mut Scene| {
         found = Some(body(scene).await?);
         Ok(())
     })
     .await?;
-    found.context("nothing measured")
+    Ok(found.context("nothing measured")?)
 }
 
 async fn bare_lapin(scene: &mut Scene, args: &Args, kind: QueueKind) -> Result<Measurement> {

@@ -12,6 +12,8 @@ pub(crate) struct Declared {
     pub(crate) unsigned: bool,
     /// Digits behind the point of `FLOAT(7,2)` and `DOUBLE(7,2)`.
     pub(crate) decimals: Option<u8>,
+    /// Fractional digits of a TIME, DATETIME or TIMESTAMP.
+    pub(crate) fraction: Option<u8>,
     /// Labels of an ENUM or SET, in UTF-8.
     pub(crate) labels: Option<Labels>,
     /// Whether it is BINARY rather than CHAR.
@@ -33,6 +35,14 @@ impl Declared {
             ) && word("unsigned"),
             decimals: match name {
                 "float" | "double" => decimals(rest),
+                _ => None,
+            },
+            fraction: match name {
+                "time" | "datetime" | "timestamp" => Some(
+                    rest.split_once(')')
+                        .and_then(|(n, _)| n.parse().ok())
+                        .unwrap_or(0),
+                ),
                 _ => None,
             },
             labels: match name {
@@ -205,6 +215,13 @@ mod tests {
         );
         assert_eq!(Declared::parse("double", None).decimals, None);
         assert_eq!(Declared::parse("decimal(7,2)", None).decimals, None);
+        assert_eq!(Declared::parse("datetime(6)", None).fraction, Some(6));
+        assert_eq!(Declared::parse("timestamp", None).fraction, Some(0));
+        assert_eq!(
+            Declared::parse("time /* mariadb-5.3 */", None).fraction,
+            Some(0)
+        );
+        assert_eq!(Declared::parse("date", None).fraction, None);
         assert!(Declared::parse("binary(16)", None).binary);
         assert!(!Declared::parse("varbinary(16)", None).binary);
         assert_eq!(Declared::parse("uuid", None).special, Some(Special::Uuid));

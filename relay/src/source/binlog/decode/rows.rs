@@ -3,7 +3,7 @@
 //! MySQL source documentation, `mysql::binlog::event::Rows_event`. Each row is a bitmap with a bit for every
 //! *present* column that is NULL, then the values of the present columns that are not.
 
-use super::column::Layout;
+use super::column::{ColumnKind, Layout};
 use super::declared::Declared;
 use super::reader::{Reader, bit};
 use super::table_map::{TableMap, column_name};
@@ -71,7 +71,8 @@ impl RowPlan {
     ///
     /// # Errors
     ///
-    /// If the table has no such column, or a wanted column has a character set that can't be converted.
+    /// If the table has no such column, if a wanted column has a character set that can't be converted, or if any column
+    /// is of an old temporal format and not declared to be without a fraction.
     pub fn new(map: &TableMap, wanted: &[ColumnRef]) -> Result<Self, DecodeError> {
         let mut plan = Self {
             table_id: map.table_id,
@@ -93,33 +94,58 @@ impl RowPlan {
                 .collect(),
         };
         for wanted in wanted {
-            let column = wanted.column;
-            let (Some(described), Some(step)) =
-                (map.columns.get(column), plan.steps.get_mut(column))
-            else {
-                let (table, columns) = (plan.table, map.columns.len());
-                return Err(DecodeError::NoColumn {
-                    table,
-                    column,
-                    columns,
-                });
-            };
-            step.take = u32::try_from(plan.takes.len()).ok();
-            let decoder = Decoder::of(described, &wanted.declared).map_err(|unknown| {
-                let (table, column) = (plan.table.clone(), plan.name(column));
-                DecodeError::Charset {
-                    table,
-                    column,
-                    collation: unknown.0,
-                }
-            })?;
-            plan.takes.push(Take {
-                column,
-                slot: wanted.slot,
-                decoder,
-            });
+            plan.take(map, wanted)?;
         }
+        plan.refuse_old_temporals(map, wanted)?;
         Ok(plan)
+    }
+
+    fn take(&mut self, map: &TableMap, wanted: &ColumnRef) -> Result<(), DecodeError> {
+        let column = wanted.column;
+        let places = map.columns.get(column).zip(self.steps.get_mut(column));
+        let Some((described, step)) = places else {
+            let (table, columns) = (self.table.clone(), map.columns.len());
+            return Err(DecodeError::NoColumn {
+                table,
+                column,
+                columns,
+            });
+        };
+        step.take = u32::try_from(self.takes.len()).ok();
+        let decoder = Decoder::of(described, &wanted.declared).map_err(|unknown| {
+            let (table, column) = (self.table.clone(), self.name(column));
+            DecodeError::Charset {
+                table,
+                column,
+                collation: unknown.0,
+            }
+        })?;
+        self.takes.push(Take {
+            column,
+            slot: wanted.slot,
+            decoder,
+        });
+        Ok(())
+    }
+
+    /// In the old formats only a value without a fraction has a size that is known.
+    fn refuse_old_temporals(
+        &self,
+        map: &TableMap,
+        wanted: &[ColumnRef],
+    ) -> Result<(), DecodeError> {
+        for (at, column) in map.columns.iter().enumerate() {
+            let is_old = matches!(
+                column.kind,
+                ColumnKind::OldTime | ColumnKind::OldDateTime | ColumnKind::OldTimestamp
+            );
+            let declared = wanted.iter().rfind(|wanted| wanted.column == at);
+            if is_old && declared.and_then(|wanted| wanted.declared.fraction) != Some(0) {
+                let (table, column) = (self.table.clone(), self.name(at));
+                return Err(DecodeError::OldTemporal { table, column });
+            }
+        }
+        Ok(())
     }
 
     /// The table id that the plan's rows events carry.

@@ -280,6 +280,28 @@ fn what_the_definition_says() {
 }
 
 #[test]
+fn old_temporal_columns() {
+    // 1,796,117,400 seconds.
+    let samples = [
+        sample(7, &[], Some(&[0x98, 0x93, 0x0e, 0x6b]), Datum::Null),
+        sample(3, &[], Some(&[1, 0, 0, 0]), Datum::Null),
+    ];
+    let map = table_map(&samples, true);
+    let undeclared = plan(&map, &[ColumnRef::new(1, 0)]).unwrap_err();
+    assert!(
+        undeclared
+            .to_string()
+            .starts_with("table shop.outbox: column c0 is stored in the")
+    );
+    let with_fraction = ColumnRef::new(0, 0).declared_as("timestamp(3)", None);
+    assert!(plan(&map, &[with_fraction]).is_err());
+    let without = ColumnRef::new(0, 0).declared_as("timestamp", None);
+    let plan = plan(&map, &[without]).unwrap();
+    let rows = decode(&plan, event_type::WRITE_ROWS, &write_rows(&samples, 1, all)).unwrap();
+    assert_eq!(rows[0][0], Datum::Micros(1_796_117_400_000_000));
+}
+
+#[test]
 fn absent_columns() {
     let samples = samples();
     let map = table_map(&samples, true);
