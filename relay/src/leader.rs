@@ -2,7 +2,7 @@
 //!
 //! The lock (`GET_LOCK`) costs no write, and the server gives it to the next relay as soon as the connection that
 //! holds it ends: at once when the process dies, and after the session's `wait_timeout` when it is paused or cut off.
-//! So the lock is a lease. The holder asks the server something all the time (`SLEEP(1)`, so that a lost connection
+//! So the lock is a lease. The holder asks the server something all the time (`SLEEP`, so that a lost connection
 //! shows at once) and may publish only while its own clock says that the server can't have ended the session: from the
 //! *sending* of the last answered question on, for `lease` less a margin. A holder that wakes from a pause finds
 //! its lease over, and publishes nothing more; its writes to MySQL are fenced by the epoch besides.
@@ -18,8 +18,10 @@ use tracing::{debug, info, warn};
 use crate::config::Config;
 use crate::mysql::{MysqlError, Session};
 
-/// How long one question to the server takes; a pause may go unnoticed by the server for that much longer.
-const QUESTION: &str = "SELECT SLEEP(1)";
+/// Questions to the server in the time of one lease: each answer may be late by several of them.
+const QUESTIONS_A_LEASE: u32 = 8;
+/// A question takes no longer than this; the server notices a pause that much later.
+const LONGEST_QUESTION: Duration = Duration::from_secs(1);
 /// Share of the lease that is kept as a margin: for the publications that are on their way to the broker.
 const MARGIN: f64 = 0.1;
 /// How long a standby waits for the lock in one question.
@@ -112,13 +114,14 @@ impl Leader {
             return Ok(None);
         }
         let lease = Lease::starting();
-        let keeper = Keeper {
+        let question = (config.lease / QUESTIONS_A_LEASE).min(LONGEST_QUESTION);
+        let mut keeper = Keeper {
             session,
             lease: lease.clone(),
             length: Duration::from_secs(seconds).mul_f64(1.0 - MARGIN),
+            question: format!("SELECT SLEEP({:.3})", question.as_secs_f64()),
         };
         let asked = Instant::now();
-        let mut keeper = keeper;
         keeper.session.run(doing, "SELECT 1").await?;
         lease.extend(asked + keeper.length);
         let stop = CancellationToken::new();
@@ -149,6 +152,7 @@ struct Keeper {
     session: Session,
     lease: Lease,
     length: Duration,
+    question: String,
 }
 
 impl Keeper {
@@ -157,7 +161,7 @@ impl Keeper {
             let asked = Instant::now();
             let answer = self
                 .session
-                .run("keep the lock of this relay's name", QUESTION);
+                .run("keep the lock of this relay's name", &self.question);
             tokio::select! {
                 () = stop.cancelled() => break None,
                 answer = tokio::time::timeout(self.length, answer) => match answer {
