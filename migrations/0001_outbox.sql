@@ -16,7 +16,8 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     locked_until DATETIME(6) NULL,
     last_error TEXT NULL,
     published_at DATETIME(6) NULL,
-    idempotency_key VARCHAR(255) NOT NULL,
+    -- Compared byte by byte: keys that differ in case are two events.
+    idempotency_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     created_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
     updated_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
     PRIMARY KEY (id),
@@ -39,7 +40,7 @@ CREATE TABLE IF NOT EXISTS dead_letter_events (
 
 -- One row a relay name. `epoch` rises with each take-over; every write is fenced by it.
 CREATE TABLE IF NOT EXISTS relay_checkpoints (
-    name VARCHAR(128) NOT NULL,
+    name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     epoch BIGINT NOT NULL DEFAULT 0,
     position LONGTEXT NULL,
     owner VARCHAR(255) NULL,

@@ -1,7 +1,7 @@
 -- The tables of the `reliability` library: inbox, idempotency keys, sagas and the command queue.
 
 CREATE TABLE IF NOT EXISTS inbox_events (
-    event_id VARCHAR(255) NOT NULL,
+    event_id VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     event_type VARCHAR(128) NOT NULL,
     payload JSON NOT NULL,
     processed_at DATETIME(6) NULL,
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS inbox_events (
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;
 
 CREATE TABLE IF NOT EXISTS idempotency_keys (
-    idempotency_key VARCHAR(255) NOT NULL,
+    idempotency_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     request_hash CHAR(64) NOT NULL,
     status ENUM('PROCESSING', 'COMPLETED', 'FAILED') NOT NULL,
     -- What a replay answers: status code, body and the allowed headers.
@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS saga_instances (
     saga_type VARCHAR(128) NOT NULL,
     -- The definition that this instance was started with; an unknown one is refused, never guessed.
     definition_version INT NOT NULL DEFAULT 1,
-    correlation_id VARCHAR(255) NOT NULL,
+    correlation_id VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     status ENUM('RUNNING', 'COMPLETED', 'FAILED', 'COMPENSATING', 'COMPENSATED', 'COMPENSATION_FAILED')
         NOT NULL DEFAULT 'RUNNING',
     payload JSON NOT NULL,
@@ -71,7 +71,7 @@ CREATE TABLE IF NOT EXISTS command_queue (
     command_type VARCHAR(128) NOT NULL,
     payload JSON NOT NULL,
     -- Two commands with the same key are one command.
-    command_key VARCHAR(255) NULL,
+    command_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
     status ENUM('PENDING', 'PROCESSING', 'DONE', 'FAILED') NOT NULL DEFAULT 'PENDING',
     attempts INT NOT NULL DEFAULT 0,
     last_error TEXT NULL,

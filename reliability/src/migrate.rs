@@ -25,7 +25,7 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version INT NOT NULL,
     name VARCHAR(255) NOT NULL,
     checksum CHAR(64) NOT NULL,
-    applied_at DATETIME(6) NOT NULL,
+    applied_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
     PRIMARY KEY (version)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4";
 

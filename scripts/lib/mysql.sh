@@ -29,8 +29,14 @@ mysql_command() {
     echo "--plugin-dir=$MYSQL_PREFIX/usr/lib/mysql/plugin"
 }
 
-mysql_install() {
-    mysql_is_installed || sid_prefix mysql mysql-server-core mysql-client-core
+mysql_packages() { :; }
+mysql_install() { mysql_is_installed || sid_prefix mysql true mysql-server-core mysql-client-core; }
+
+mysql_version() {
+    local command
+    mysql_is_installed || [ -e "$MYSQL_PREFIX/.complete" ] || return 0
+    read -r -d '' -a command < <(mysql_command) || true
+    "${command[@]}" --version 2>/dev/null | sed -nE 's/.* Ver ([0-9.]+).*/\1/p'
 }
 
 mysql_start() {
@@ -38,27 +44,29 @@ mysql_start() {
     port=$(port_of mysql)
     # The words of the command hold no spaces but between them: paths with spaces are refused up front.
     read -r -d '' -a command < <(mysql_command) || true
-    command+=("--datadir=$dir/data" --secure-file-priv=NULL --mysqlx=OFF)
+    command+=(--secure-file-priv=NULL --mysqlx=OFF)
     ! is_root || command+=(--user=root)
-    if [ ! -e "$dir/data/mysql.ibd" ]; then
+    if [ ! -e "$dir/data" ]; then
         say "preparing mysql"
-        rm -rf "$dir/data"
+        rm -rf "$dir/new"
         mkdir -p "$dir"
         cat >"$dir/init.sql" <<SQL
 CREATE USER 'root'@'127.0.0.1' IDENTIFIED BY '$PASSWORD';
 GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 ALTER USER 'root'@'localhost' IDENTIFIED BY '$PASSWORD';
 SQL
-        "${command[@]}" --initialize-insecure "--init-file=$dir/init.sql" </dev/null >"$dir/log" 2>&1 ||
-            { tail -n 20 "$dir/log" >&2; die "could not prepare mysql"; }
+        "${command[@]}" "--datadir=$dir/new" --initialize-insecure "--init-file=$dir/init.sql" </dev/null >"$dir/log" 2>&1 ||
+            { show_logs mysql; die "could not prepare mysql"; }
+        # Now at once, so that nothing half prepared is ever taken for the data.
+        mv "$dir/new" "$dir/data"
     fi
-    background mysql "${command[@]}" \
+    background mysql "${command[@]}" "--datadir=$dir/data" \
         --bind-address=127.0.0.1 "--port=$port" "--socket=$(socket_of mysql)" "--pid-file=$dir/mysqld.pid" \
         --skip-name-resolve --server-id=1 --log-bin=binlog --binlog-format=ROW --gtid-mode=ON \
         --enforce-gtid-consistency=ON --default-time-zone=+00:00 --innodb-buffer-pool-size=256M \
         --innodb-redo-log-capacity=256M --max-connections=500 --max-allowed-packet=1G --performance-schema=OFF
-    wait_until mysql "answers on 127.0.0.1:$port" mysql_client -e 'SELECT 1'
 }
+mysql_answers() { mysql_client --connect-timeout=5 -e 'SELECT 1'; }
 
 mysql_client() {
     local client

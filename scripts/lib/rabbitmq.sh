@@ -5,18 +5,35 @@ RABBITMQ_PREFIX=$CACHE/rabbitmq
 # The user that 4.x runs as, inside its root folder only.
 RABBITMQ_ID=64055
 
-# Without root there is no other root folder: the distribution's version stands in.
-rabbitmq_is_legacy() { ! may_be_root; }
+# Without root, or in a container that may not mount, there is no other root folder: the distribution's version stands in.
+RABBITMQ_IS_LEGACY=
+rabbitmq_is_legacy() {
+    if [ -z "$RABBITMQ_IS_LEGACY" ]; then
+        RABBITMQ_IS_LEGACY=yes
+        # shellcheck disable=SC2016
+        ! may_be_root || ! as_root unshare --mount --propagation private \
+            /bin/sh -c 'mount --bind /dev /mnt && chroot / true' >/dev/null 2>&1 || RABBITMQ_IS_LEGACY=no
+    fi
+    [ "$RABBITMQ_IS_LEGACY" = yes ]
+}
+
+rabbitmq_packages() { ! rabbitmq_is_legacy || rabbitmq_legacy_packages; }
+rabbitmq_legacy_packages() { echo rabbitmq-server; }
 
 rabbitmq_install() {
     if rabbitmq_is_legacy; then
-        rabbitmq_legacy_install
+        say "rabbitmq: 4.x needs root and the right to mount; the distribution's version stands in for it"
         return
     fi
-    sid_prefix rabbitmq rabbitmq-server bash dash coreutils sed grep gawk procps hostname findutils util-linux
-    local root=$RABBITMQ_PREFIX
-    [ ! -e "$root/.ready" ] || return 0
-    local bin=$root/usr/bin link
+    sid_prefix rabbitmq rabbitmq_finish \
+        rabbitmq-server bash dash coreutils sed grep gawk procps hostname findutils util-linux
+}
+rabbitmq_legacy_install() { :; }
+
+# Makes the folder of unpacked packages one that can be a root folder.
+rabbitmq_finish() {
+    local root=$1 link
+    local bin=$root/usr/bin
     for link in bin sbin lib lib64; do
         # Debian's base folders are links into usr; a package that is unpacked by hand does not bring them.
         [ -e "$root/$link" ] || [ ! -d "$root/usr/$link" ] || ln -s "usr/$link" "$root/$link"
@@ -29,10 +46,17 @@ rabbitmq_install() {
     printf 'root:x:0:\nrabbitmq:x:%s:\n' $RABBITMQ_ID >"$root/etc/group"
     printf '127.0.0.1 localhost\n' >"$root/etc/hosts"
     printf 'hosts: files\n' >"$root/etc/nsswitch.conf"
-    touch "$root/.ready"
 }
 
-rabbitmq_legacy_install() { install_packages rabbitmq-server; }
+# The version that is unpacked in a root folder: rabbitmq_version_in ROOT
+rabbitmq_version_in() {
+    local folder
+    for folder in "$1"/usr/lib/rabbitmq/lib/rabbitmq_server-*; do
+        [ ! -d "$folder" ] || echo "${folder##*-}"
+    done
+}
+rabbitmq_version() { if rabbitmq_is_legacy; then rabbitmq_version_in ""; else rabbitmq_version_in "$RABBITMQ_PREFIX"; fi; }
+rabbitmq_legacy_version() { rabbitmq_version_in ""; }
 
 # Settings of an instance: rabbitmq_configure NAME FOLDER, where FOLDER is how the instance sees its own.
 rabbitmq_configure() {
@@ -45,7 +69,6 @@ disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 2GB
 log.file.level = info
 CONF
-    : >"$dir/home/enabled_plugins"
     echo '[].' >"$dir/home/enabled_plugins"
 }
 
@@ -88,21 +111,28 @@ rabbitmq_run() {
 }
 
 # In the background the server has to take the place of this shell, so that its process id is the one we know.
-exec_or_run() { if [ "${RABBITMQ_EXEC:-}" = yes ] && is_root; then if [ "$1" = as_root ]; then shift; fi; exec "$@"; else "$@"; fi; }
+exec_or_run() {
+    if [ "$1" = as_root ]; then
+        shift
+        is_root || set -- sudo -n "$@"
+    fi
+    if [ "${RABBITMQ_EXEC:-}" = yes ]; then exec "$@"; else "$@"; fi
+}
 
 rabbitmq_start_instance() {
-    local name=$1 dir=$STATE/$1 port
-    port=$(port_of "$name")
-    # Chosen here: below, subshells ask for them.
-    port_of "$name-dist" >/dev/null
-    port_of "$name-epmd" >/dev/null
-    rabbitmq_configure "$name"
+    local name=$1 dir=$STATE/$1
+    need_port "$name-dist"
+    need_port "$name-epmd"
     if [ "$name" = rabbitmq ] && ! rabbitmq_is_legacy; then
+        # What an earlier run left is the server's already.
+        is_root || [ ! -e "$dir/home" ] || as_root chown -R "$(id -u)" "$dir/home"
+        rabbitmq_configure "$name"
         as_root chown -R $RABBITMQ_ID:$RABBITMQ_ID "$dir/home" "$dir/logs"
+    else
+        rabbitmq_configure "$name"
     fi
     # shellcheck disable=SC2153 # ROOT is the checkout, root the folder of 4.x
     background "$name" "$ROOT/scripts/services" exec-rabbitmq "$name"
-    wait_until "$name" "answers on 127.0.0.1:$port" amqp_answers "$port"
 }
 
 # A broker that is up answers a protocol header with Connection.Start.
@@ -115,6 +145,8 @@ amqp_answers() {
     [[ $reply == 010000* ]]
 }
 
+rabbitmq_answers() { amqp_answers "$(port_of rabbitmq)"; }
+rabbitmq_legacy_answers() { amqp_answers "$(port_of rabbitmq-legacy)"; }
 rabbitmq_start() { rabbitmq_start_instance rabbitmq; }
 rabbitmq_legacy_start() { rabbitmq_start_instance rabbitmq-legacy; }
 rabbitmq_client() { rabbitmq_run rabbitmq /usr/lib/rabbitmq/bin/rabbitmqctl "$@"; }

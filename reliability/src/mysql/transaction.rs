@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use mysql_async::consts::StatusFlags;
+use mysql_async::prelude::Queryable as _;
 use mysql_async::{IsolationLevel, Transaction, TxOpts};
 use thiserror::Error;
 use tokio::time::{sleep, timeout};
@@ -51,6 +53,12 @@ pub enum TransactionError<E: StdError + 'static> {
         /// The bound.
         after: Duration,
     },
+    /// The closure went on after the server had ended the transaction: it ignored a deadlock, or ran a statement that
+    /// commits by itself (DDL). What it did after that is committed; what it did before is rolled back or, for DDL, committed.
+    #[error(
+        "the transaction ended within its closure, which ignored a deadlock or ran a statement that commits"
+    )]
+    Ended,
     /// COMMIT was sent and not confirmed: it may have happened or not. Find out, or make the operation idempotent, before
     /// it is tried again.
     #[error("the server did not confirm the commit: the transaction may have happened or not")]
@@ -62,10 +70,13 @@ pub enum TransactionError<E: StdError + 'static> {
 }
 
 impl<E: StdError + 'static> TransactionError<E> {
-    /// Whether the transaction may have been committed all the same.
+    /// Whether the transaction, or a part of it, may have been committed all the same.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self, TransactionError::CommitUnknown { .. })
+        matches!(
+            self,
+            TransactionError::CommitUnknown { .. } | TransactionError::Ended
+        )
     }
 }
 
@@ -84,16 +95,38 @@ impl Database {
     /// again in a new transaction, up to [`Settings::attempts`](super::Settings::attempts) times.
     ///
     /// `body` must not have effects outside the transaction that can't be repeated. It must hand on the errors of its
-    /// statements: after a deadlock the server has closed the transaction, and what came next would commit by itself. The
-    /// code is looked for in the whole chain of causes of `body`'s error, see [`server_code`].
+    /// statements: after a deadlock the server has closed the transaction, and what comes next commits by itself; that is
+    /// noticed at the end, and is [`TransactionError::Ended`]. The code is looked for in the whole chain of causes of
+    /// `body`'s error, see [`server_code`].
+    ///
+    /// In a task that may change threads (a spawned one, a handler of a web server), write `async move` and let the closure
+    /// own what it uses: for borrowed captures the compiler can't yet see that the future is `Send`.
+    ///
+    /// ```no_run
+    /// # fn example(database: reliability::mysql::Database) {
+    /// use mysql_async::prelude::Queryable as _;
+    /// use reliability::mysql::IsolationLevel::ReadCommitted;
+    ///
+    /// tokio::spawn(async move {
+    ///     let name = String::from("night");
+    ///     database
+    ///         .transaction(ReadCommitted, async move |tx| {
+    ///             tx.exec_drop("UPDATE shifts SET open = 1 WHERE name = ?", (&name,)).await?;
+    ///             tx.query_drop("UPDATE totals SET open = open + 1").await
+    ///         })
+    ///         .await
+    /// });
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
-    /// A future that is dropped leaves no open transaction behind: the driver closes a connection that was dropped within
-    /// a command and rolls back one dropped between two, before anyone else gets it. Dropped while COMMIT is on its way,
+    /// A future that is dropped leaves no open transaction in the pool: the driver closes a connection that was dropped
+    /// within a command and rolls back one dropped between two, before anyone else gets it. A statement that the server is
+    /// running at that moment runs to its end there, and holds its locks until then. Dropped while COMMIT is on its way,
     /// the outcome is unknown.
     ///
     /// # Errors
-    /// See [`TransactionError`]. In every case but [`TransactionError::CommitUnknown`] nothing was committed.
+    /// See [`TransactionError`]. Where [`TransactionError::outcome_unknown`] is false, nothing was committed.
     pub async fn transaction<T, E, F>(
         &self,
         isolation: IsolationLevel,
@@ -147,6 +180,12 @@ impl Database {
         match timeout(bound, body(&mut tx)).await {
             Err(_) => Err(timed_out()),
             Ok(Ok(value)) => {
+                if !timeout(bound, is_open(&mut tx))
+                    .await
+                    .map_err(|_| timed_out())?
+                {
+                    return Err(Failure::Final(TransactionError::Ended));
+                }
                 self.commit(tx).await?;
                 Ok(value)
             }
@@ -192,4 +231,18 @@ impl Database {
         counter.fetch_add(1, Ordering::Relaxed);
         true
     }
+}
+
+/// Whether the server still has the transaction open, as its last answer says (`SERVER_STATUS_IN_TRANS`).
+async fn is_open(tx: &mut Transaction<'_>) -> bool {
+    // An error says nothing, so one that the closure ignored as its last is followed by a question.
+    if tx.last_ok_packet().is_none() && tx.query_drop("DO 0").await.is_err() {
+        // The connection is lost; the commit will tell.
+        return true;
+    }
+    tx.last_ok_packet().is_none_or(|answer| {
+        answer
+            .status_flags()
+            .contains(StatusFlags::SERVER_STATUS_IN_TRANS)
+    })
 }

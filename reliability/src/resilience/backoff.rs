@@ -82,7 +82,7 @@ mod tests {
         let backoff = Backoff::default();
         assert_eq!(backoff.delay_jittered(4, 0.0), Duration::from_secs(1));
         assert_eq!(backoff.delay_jittered(4, 1.0), Duration::from_secs(3));
-        assert_eq!(backoff.delay_jittered(4, f64::NAN), Duration::from_secs(1));
+        assert_eq!(backoff.delay_jittered(4, f64::NAN), Duration::from_secs(2));
     }
 
     proptest! {

@@ -1,0 +1,181 @@
+//! The wiring: a checked command → runtime, connections, servers → exit code.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use reliability::mysql::{Database, Settings};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::cli::{Action, BrokerSettings, Command, MysqlSettings};
+use crate::http::Readiness;
+use crate::metrics::Metrics;
+use crate::worker::Worker;
+use crate::{api, cli, http, load, migrate, telemetry};
+
+/// Longest wait for connections to close at the end.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// Runs a command to its end.
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    let filter = match telemetry::filter(&command.log) {
+        Ok(filter) => filter,
+        Err(message) => {
+            cli::wrong(message).print().context("cannot print")?;
+            return Ok(ExitCode::from(2));
+        }
+    };
+    telemetry::start(filter, command.log_format)?;
+    // The TLS of both servers' clients; an error means that one is installed already.
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .ok();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(act(command.action))
+}
+
+async fn act(action: Action) -> Result<ExitCode> {
+    let stop = stop_signal()?;
+    match action {
+        Action::Api { mysql, http } => {
+            let scene = Scene::new(&mysql)?;
+            scene
+                .serve(api::router, http, "APP_HTTP_ADDR", Arc::default(), stop)
+                .await?;
+            scene.close().await;
+        }
+        Action::Worker {
+            mysql,
+            broker,
+            http,
+        } => {
+            let scene = Scene::new(&mysql)?;
+            scene
+                .work(broker, http::router, http, "APP_WORKER_HTTP_ADDR", stop)
+                .await?;
+            scene.close().await;
+        }
+        Action::Serve {
+            mysql,
+            broker,
+            http,
+        } => {
+            let scene = Scene::new(&mysql)?;
+            scene
+                .work(broker, api::router, http, "APP_HTTP_ADDR", stop)
+                .await?;
+            scene.close().await;
+        }
+        Action::Load(args) => return load::run(args, stop).await,
+        Action::Migrate(url) => migrate::run(&url).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the servers of one process share.
+struct Scene {
+    database: Database,
+    metrics: Arc<Metrics>,
+}
+
+impl Scene {
+    fn new(mysql: &MysqlSettings) -> Result<Self> {
+        let settings = Settings {
+            max_connections: mysql.connections,
+            attempt_timeout: Duration::from_secs(10),
+            ..Settings::default()
+        };
+        let database = Database::new(&mysql.url, settings);
+        let metrics = Metrics::new(&database).context("cannot set up the metrics")?;
+        info!(version = env!("CARGO_PKG_VERSION"), mysql = %mysql.url, "starting");
+        Ok(Self {
+            database,
+            metrics: Arc::new(metrics),
+        })
+    }
+
+    async fn serve(
+        &self,
+        router: impl FnOnce(http::Shared) -> axum::Router,
+        address: SocketAddr,
+        variable: &str,
+        readiness: Arc<Readiness>,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        let listener = http::bind(address, variable).await?;
+        let shared = http::Shared {
+            database: self.database.clone(),
+            metrics: self.metrics.clone(),
+            readiness,
+        };
+        if let Err(reason) = http::ready_for_sql(&shared.database).await {
+            warn!(reason, "not ready yet");
+        }
+        http::serve(listener, router(shared), stop).await
+    }
+
+    /// A worker, and the pages beside it; if one of them ends, so does the other.
+    async fn work(
+        &self,
+        broker: BrokerSettings,
+        router: impl FnOnce(http::Shared) -> axum::Router,
+        address: SocketAddr,
+        variable: &str,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        let readiness = Arc::new(Readiness::with_broker());
+        let worker = Worker::new(
+            broker,
+            self.database.clone(),
+            self.metrics.clone(),
+            readiness.clone(),
+        );
+        let serving = async {
+            let served = self
+                .serve(router, address, variable, readiness, stop.clone())
+                .await;
+            stop.cancel();
+            served
+        };
+        let working = async {
+            let worked = worker.run(&stop).await;
+            stop.cancel();
+            worked
+        };
+        let (served, worked) = tokio::join!(serving, working);
+        served.and(worked)
+    }
+
+    async fn close(self) {
+        match timeout(CLOSE, self.database.close()).await {
+            Ok(Ok(())) => info!("stopped"),
+            Ok(Err(error)) => warn!(%error, "stopped; the connections to MySQL did not close well"),
+            Err(_) => warn!("stopped; some connections to MySQL did not close in time"),
+        }
+    }
+}
+
+/// Cancelled by SIGTERM or SIGINT.
+fn stop_signal() -> Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let token = stop.clone();
+    tokio::spawn(async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        info!(signal = name, "stopping");
+        token.cancel();
+    });
+    Ok(stop)
+}
