@@ -51,6 +51,8 @@ pub struct Metrics {
     pub leader: IntGauge,
     /// Snapshots taken.
     pub snapshots: IntCounter,
+    /// Events left out because a snapshot had published them.
+    pub overlap: IntCounter,
     /// From commit to confirm.
     pub commit_to_confirm: Histogram,
 }
@@ -139,6 +141,11 @@ impl Metrics {
                 r,
                 "relay_snapshots_total",
                 "Times that all unpublished rows were read from the table",
+            )?,
+            overlap: counter(
+                r,
+                "relay_snapshot_overlap_total",
+                "Binlog events left out because a snapshot had published them",
             )?,
             commit_to_confirm: histogram(
                 r,

@@ -10,6 +10,7 @@
 //! Nothing here sleeps for luck: everything waits on a condition with a deadline ([`until`](until::until)),
 //! and no deadline is an assertion about speed.
 
+pub mod both;
 pub mod broker;
 pub mod database;
 pub mod inbox;

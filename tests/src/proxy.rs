@@ -29,6 +29,8 @@ enum Mode {
 #[derive(Debug, Clone, Copy)]
 struct State {
     mode: Mode,
+    /// How long each piece of a stream is held back, as on a long line.
+    delay: Duration,
     /// Rises with every cut; a connection ends when its own is over.
     generation: u64,
 }
@@ -57,6 +59,7 @@ impl Proxy {
         let address = listener.local_addr()?;
         let (state, watched) = watch::channel(State {
             mode: Mode::Forward,
+            delay: Duration::ZERO,
             generation: 0,
         });
         let task = tokio::spawn(serve(listener, upstream, watched));
@@ -78,6 +81,11 @@ impl Proxy {
             .ok()
             .context("an address without a port")?;
         Ok(url)
+    }
+
+    /// Holds back everything that long, each way.
+    pub fn slow(&self, delay: Duration) {
+        self.state.send_modify(|state| state.delay = delay);
     }
 
     /// Ends all connections; new ones are forwarded.
@@ -194,6 +202,10 @@ async fn pump(
         let Some(chunk) = buffer.get(..read) else {
             return;
         };
+        let delay = gate.borrow().delay;
+        if delay > Duration::ZERO {
+            sleep(delay).await;
+        }
         if !open(&mut gate).await || to.write_all(chunk).await.is_err() {
             return;
         }

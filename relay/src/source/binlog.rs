@@ -305,7 +305,8 @@ impl Reader {
             }
             tail.feed(&event, batch)?;
             if let Some(open) = overlap {
-                open.filter(tail, batch, from).await?;
+                let left_out = open.filter(tail, batch, from).await?;
+                self.metrics.overlap.inc_by(left_out);
                 if open.is_past(tail) {
                     *overlap = None;
                 }
@@ -334,7 +335,7 @@ impl Reader {
             .await?
             .map_err(SourceError::Unfit)?;
         let catalogue = columns::catalogue(&self.config, &mut session).await?;
-        let names = catalogue.iter().map(|column| column.name.as_str());
+        let names = catalogue.columns.iter().map(|column| column.name.as_str());
         let places = columns::places(names).map_err(|field| {
             let why = format!(
                 "has no column {}, or the account may not see it",

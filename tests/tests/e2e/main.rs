@@ -2,12 +2,17 @@
 //!
 //! `cargo test -p tests --test e2e mysql::` runs one half, `… e2e values_arrive` one test on both.
 
+mod big;
+mod breadth;
 mod contract;
 mod crash;
+mod gap;
 mod leader;
 mod misuse;
 mod outage;
+mod position;
 mod resume;
+mod schema;
 mod shutdown;
 mod snapshot;
 mod stream;
@@ -54,6 +59,7 @@ on_both!(
     shutdown::sigterm_under_load_republishes_nothing,
     values::values_arrive_as_select_shows_them,
     snapshot::rows_already_there_are_published_once,
+    snapshot::snapshots_under_load_publish_each_row_once,
     resume::relay_resumes_from_its_checkpoint,
     leader::standby_takes_over_from_a_killed_leader,
     leader::leader_that_stops_hands_over,

@@ -18,7 +18,7 @@ impl Overlap {
         tail.position_reaches(&self.0.end)
     }
 
-    /// Takes out of `batch`, from `from` on, the events that were published from the snapshot.
+    /// Takes out of `batch`, from `from` on, the events that were published from the snapshot; how many.
     ///
     /// A transaction's events are looked up one by one: the overlap is as long as the opening of a snapshot.
     pub(super) async fn filter(
@@ -26,9 +26,10 @@ impl Overlap {
         tail: &Tail,
         batch: &mut Batch,
         from: usize,
-    ) -> Result<(), SourceError> {
+    ) -> Result<u64, SourceError> {
+        let mut left_out = 0;
         if !tail.group_lies_in(&self.0.end) {
-            return Ok(());
+            return Ok(left_out);
         }
         let items: Vec<Item> = batch.drain(from..).collect();
         for item in items {
@@ -40,10 +41,12 @@ impl Overlap {
                     .map_err(SourceError::SnapshotLost)?,
                 Item::Commit { .. } => false,
             };
-            if !seen {
+            if seen {
+                left_out += 1;
+            } else {
                 batch.push(item);
             }
         }
-        Ok(())
+        Ok(left_out)
     }
 }

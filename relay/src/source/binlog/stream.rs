@@ -143,6 +143,8 @@ fn refusal(error: mysql_async::Error) -> SourceError {
         "cannot find",
         "could not open log file",
         "could not find target log",
+        // An offset that is no event's beginning: another server's, or the file is damaged.
+        "bogus data in log event",
     ];
     if says(&gone) {
         return SourceError::Gap(server.message.clone());
@@ -156,8 +158,17 @@ async fn check_purged(
     session: &mut Session,
     position: &Position,
 ) -> Result<(), SourceError> {
-    let (Flavor::MySql, Position::Gtid(set)) = (server.flavor, position) else {
-        return Ok(());
+    let set = match (server.flavor, position) {
+        (Flavor::MySql, Position::Gtid(set)) => set,
+        (Flavor::MySql, Position::MariaDb(_)) | (Flavor::MariaDb, Position::Gtid(_)) => {
+            let why = format!(
+                "the checkpoint is another kind of server's than {}",
+                server.version
+            );
+            return Err(SourceError::Gap(why));
+        }
+        (Flavor::MySql, Position::File { .. })
+        | (Flavor::MariaDb, Position::MariaDb(_) | Position::File { .. }) => return Ok(()),
     };
     if !server.gtid {
         return Err(SourceError::Gap(

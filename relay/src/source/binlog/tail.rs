@@ -1,7 +1,8 @@
 //! Binlog events → items (no sockets): transactions, the outbox table's inserts, XA, and where all that stands.
 //!
 //! A group is what lies between a GTID event (or BEGIN) and its end: XID, COMMIT, ROLLBACK, XA PREPARE, or a statement
-//! of its own such as DDL. Its events go out as they are read: a row-format binlog holds committed transactions only.
+//! of its own such as DDL. A row-format binlog holds committed transactions, so the events of a large one go out as they
+//! are read; the first few are held until its end, for the rare one that is rolled back in the binlog itself.
 //! XA is the exception: the rows stand in the binlog at XA PREPARE, so they are held until XA COMMIT says that they
 //! count, and the position that a checkpoint may take stays before them.
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use mysql_common::binlog::events::{Event, GtidEvent};
 
-use super::columns::{CatalogueColumn, places};
+use super::columns::{Catalogue, places};
 use super::decode::{
     ColumnRef, DecodeError, Gtid, MariaDbGtidEvent, Query, Rotate, RowPlan, RowsEvent, TableMap,
     TableName, XaPrepare, XaStatement, XaVerb, event_type, uncompress_query, uncompress_rows,
@@ -24,6 +25,10 @@ use crate::mysql::Server;
 use crate::position::{MariaDbGtid, Position, Source, Step};
 use group::{Group, Identity};
 use prepared::Prepared;
+
+/// Events of a transaction that are held back until its end is read: hardly any has more, and a rollback behind them
+/// (a temporary table makes MariaDB log one) still takes them out.
+const HELD: usize = 256;
 
 /// `XID_EVENT`: the commit of a transaction.
 const XID: u8 = 16;
@@ -44,7 +49,9 @@ pub(super) fn table_name(config: &Config) -> String {
 struct Plan {
     /// The TABLE_MAP that it was made for.
     map: Vec<u8>,
-    rows: RowPlan,
+    table_id: u64,
+    /// How to read its rows; or why they can't be read, which matters only once there are some.
+    rows: Result<RowPlan, String>,
 }
 
 /// Where reading stands, and what is known there.
@@ -59,7 +66,7 @@ pub(super) struct Tail {
     offset: u64,
     group: Option<Group>,
     plan: Option<Plan>,
-    catalogue: Option<Vec<CatalogueColumn>>,
+    catalogue: Option<Catalogue>,
     /// A compressed transaction has been announced and none of its events has come yet.
     payload_open: bool,
     /// Events of the interrupted transaction that are out already.
@@ -169,8 +176,8 @@ impl Tail {
                 .is_none_or(|plan| plan.map != event.data())
     }
 
-    pub(super) fn set_catalogue(&mut self, columns: Vec<CatalogueColumn>) {
-        self.catalogue = Some(columns);
+    pub(super) fn set_catalogue(&mut self, catalogue: Catalogue) {
+        self.catalogue = Some(catalogue);
     }
 
     /// Takes an event in; what comes of it goes to the end of `out`.
@@ -220,7 +227,7 @@ impl Tail {
             }
             XID => self.commit(out),
             event_type::XA_PREPARE => self.xa_prepare(data, out)?,
-            event_type::TABLE_MAP => self.table_map(data)?,
+            event_type::TABLE_MAP => self.table_map(data, header.timestamp())?,
             event_type::WRITE_ROWS_V1 | event_type::WRITE_ROWS => self.rows(kind, data, out)?,
             event_type::MARIADB_WRITE_ROWS_COMPRESSED_V1
             | event_type::MARIADB_WRITE_ROWS_COMPRESSED => {
@@ -327,21 +334,18 @@ impl Tail {
         let query = self.read(Query::parse(data))?;
         let sql = query.sql.trim_ascii();
         let is = |word: &str| sql.eq_ignore_ascii_case(word.as_bytes());
-        let starts = |word: &str| {
-            sql.get(..word.len())
-                .is_some_and(|head| head.eq_ignore_ascii_case(word.as_bytes()))
-        };
-        let xa = if starts("XA ") {
-            XaStatement::parse(sql)
-        } else {
-            None
-        };
+        let xa = after(sql, "XA ").and_then(|_| XaStatement::parse(sql));
         if is("BEGIN") {
             self.open().in_transaction = true;
         } else if is("COMMIT") {
             self.commit(out);
         } else if is("ROLLBACK") {
             self.end(out);
+        } else if let Some(name) = after(sql, "SAVEPOINT ") {
+            self.open().save(name);
+        } else if let Some(name) = after(sql, "ROLLBACK TO ") {
+            self.open()
+                .roll_back_to(after(name, "SAVEPOINT ").unwrap_or(name));
         } else if let Some(statement) = xa {
             match statement.verb {
                 XaVerb::Start => self.open().begin_xa(),
@@ -401,6 +405,7 @@ impl Tail {
         for event in self.open().take_xa() {
             self.emit(event, out);
         }
+        self.let_go(out);
         self.end(out);
     }
 
@@ -429,60 +434,56 @@ impl Tail {
         }
     }
 
-    fn table_map(&mut self, data: &[u8]) -> Result<(), SourceError> {
+    fn table_map(&mut self, data: &[u8], timestamp: u32) -> Result<(), SourceError> {
         let name = self.read(TableName::peek(data))?;
         if !self.is_outbox(&name) {
             let own = self.is_named(name.schema, &self.schema)
                 && self.is_named(name.table, &self.checkpoint_table);
             self.open().noteworthy |= !own;
-            if self
-                .plan
-                .as_ref()
-                .is_some_and(|plan| plan.rows.table_id() == name.table_id)
-            {
-                self.plan = None;
-            }
+            self.plan = self.plan.take_if(|plan| plan.table_id != name.table_id);
             return Ok(());
         }
         if self.plan.as_ref().is_some_and(|plan| plan.map == data) {
             return Ok(());
         }
-        let map = self.read(TableMap::parse(data))?;
-        let wanted = self.wanted(&map)?;
-        let rows = self.read(RowPlan::new(&map, &wanted))?;
+        let rows = match TableMap::parse(data) {
+            Ok(map) => self.plan_of(&map, timestamp),
+            Err(error) => Err(error.to_string()),
+        };
         self.plan = Some(Plan {
             map: data.to_vec(),
+            table_id: name.table_id,
             rows,
         });
         Ok(())
     }
 
-    /// Which columns hold the fields: by the names in the binlog, or by those of the catalogue where that has as many
-    /// columns as the binlog.
-    fn wanted(&self, map: &TableMap) -> Result<Vec<ColumnRef>, SourceError> {
-        let failed = |why: String| SourceError::Table {
-            table: format!("{}.{}", map.schema, map.table),
-            why,
-        };
-        let catalogue = self.catalogue.as_deref().unwrap_or_default();
-        let same = catalogue.len() == map.columns.len();
+    /// Which columns hold the fields: by the names in the binlog, or by those of the catalogue where the table is
+    /// surely the same as then.
+    fn plan_of(&self, map: &TableMap, timestamp: u32) -> Result<RowPlan, String> {
+        let nothing = Catalogue::default();
+        let catalogue = self.catalogue.as_ref().unwrap_or(&nothing);
         let named = map.columns.iter().all(|column| column.name.is_some());
         let places = if named {
-            places(
-                map.columns
-                    .iter()
-                    .map(|column| column.name.as_deref().unwrap_or_default()),
-            )
-        } else if same {
-            places(catalogue.iter().map(|column| column.name.as_str()))
+            let names = map
+                .columns
+                .iter()
+                .map(|column| column.name.as_deref().unwrap_or_default());
+            places(names)
+        } else if catalogue.describes(&map.columns, timestamp) {
+            places(catalogue.columns.iter().map(|column| column.name.as_str()))
         } else {
-            return Err(failed(format!(
-                "has {} columns now and had {} when the binlog was written, which does not name them; SET GLOBAL binlog_row_metadata = 'FULL' lets the binlog name them from now on",
-                catalogue.len(),
-                map.columns.len()
-            )));
+            return Err(format!(
+                "the table {}.{} was altered after these rows were written, and the binlog does not name its columns (SET GLOBAL binlog_row_metadata = 'FULL' lets it name them from now on)",
+                map.schema, map.table
+            ));
         };
-        let places = places.map_err(|field| failed(format!("has no column {}", field.name)))?;
+        let places = places.map_err(|field| {
+            format!(
+                "the table {}.{} had no column {}",
+                map.schema, map.table, field.name
+            )
+        })?;
         let refs = places.into_iter().enumerate().filter_map(|(slot, place)| {
             let place = place?;
             let column = ColumnRef::new(place, slot);
@@ -493,9 +494,10 @@ impl Tail {
                 .and_then(|column| column.name.as_deref());
             let declared = match name {
                 Some(name) => catalogue
+                    .columns
                     .iter()
                     .find(|other| other.name.eq_ignore_ascii_case(name)),
-                None => catalogue.get(place),
+                None => catalogue.columns.get(place),
             };
             Some(match declared {
                 Some(other) => {
@@ -504,29 +506,31 @@ impl Tail {
                 None => column,
             })
         });
-        Ok(refs.collect())
+        let wanted: Vec<ColumnRef> = refs.collect();
+        RowPlan::new(map, &wanted).map_err(|error| error.to_string())
     }
 
     fn rows(&mut self, kind: u8, data: &[u8], out: &mut Batch) -> Result<(), SourceError> {
         let rows = self.read(RowsEvent::parse(kind, data))?;
-        let Some(plan) = self
-            .plan
-            .take_if(|plan| plan.rows.table_id() == rows.table_id)
-        else {
+        let Some(plan) = self.plan.take_if(|plan| plan.table_id == rows.table_id) else {
             return Ok(());
         };
-        let decoded = self.decode_rows(&plan, &rows, out);
+        let decoded = match &plan.rows {
+            Ok(row_plan) => self.decode_rows(row_plan, &rows, out),
+            // The rows are in the table as well, where their columns have names.
+            Err(why) => Err(SourceError::Gap(why.clone())),
+        };
         self.plan = Some(plan);
         decoded
     }
 
     fn decode_rows(
         &mut self,
-        plan: &Plan,
+        plan: &RowPlan,
         rows: &RowsEvent<'_>,
         out: &mut Batch,
     ) -> Result<(), SourceError> {
-        let mut rows = self.read(rows.rows(&plan.rows))?;
+        let mut rows = self.read(rows.rows(plan))?;
         self.open().noteworthy = true;
         while let Some(row) = rows.next_row() {
             let Some(event) = OutboxEvent::from_row(self.read(row)?) else {
@@ -545,9 +549,21 @@ impl Tail {
     fn emit(&mut self, mut event: OutboxEvent, out: &mut Batch) {
         let group = self.open();
         event.committed_at = group.commit_time(event.created_at);
-        group.emitted += 1;
-        if group.emitted > self.skip {
-            out.push(Item::Event(event));
+        group.held.push(event);
+        if group.held.len() > HELD {
+            self.let_go(out);
+        }
+    }
+
+    /// Hands out the events held back; those that were handed out before an interruption are left out.
+    fn let_go(&mut self, out: &mut Batch) {
+        let skip = self.skip;
+        let group = self.open();
+        for event in group.let_go() {
+            group.emitted += 1;
+            if group.emitted > skip {
+                out.push(Item::Event(event));
+            }
         }
     }
 
@@ -584,6 +600,12 @@ impl Tail {
             why,
         }
     }
+}
+
+/// What follows a word at the beginning of a statement, whatever its case.
+fn after<'a>(sql: &'a [u8], word: &str) -> Option<&'a [u8]> {
+    let (head, rest) = sql.split_at_checked(word.len())?;
+    head.eq_ignore_ascii_case(word.as_bytes()).then_some(rest)
 }
 
 fn micros(commit: u64) -> Option<i64> {

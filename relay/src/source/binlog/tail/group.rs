@@ -25,6 +25,10 @@ pub(super) struct Group {
     pub(super) in_transaction: bool,
     /// Whether it holds anything but the relay's own writes.
     pub(super) noteworthy: bool,
+    /// Events that are not out yet.
+    pub(super) held: Vec<OutboxEvent>,
+    /// Savepoints, each with the number of events before it.
+    savepoints: Vec<(Vec<u8>, u64)>,
     /// Events that are out, or were before an interruption.
     pub(super) emitted: u64,
     /// Events of an XA transaction, held until it is known to be committed.
@@ -39,6 +43,8 @@ impl Group {
             began,
             in_transaction: false,
             noteworthy: false,
+            held: Vec::new(),
+            savepoints: Vec::new(),
             emitted: 0,
             xa: None,
         }
@@ -53,6 +59,31 @@ impl Group {
         self.xa.take().unwrap_or_default()
     }
 
+    pub(super) fn let_go(&mut self) -> Vec<OutboxEvent> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// A savepoint is set; an earlier one of its name is gone.
+    pub(super) fn save(&mut self, name: &[u8]) {
+        let name = plain(name);
+        self.savepoints.retain(|(other, _)| *other != name);
+        self.savepoints
+            .push((name, self.emitted + self.held.len() as u64));
+    }
+
+    /// What came after the savepoint does not count.
+    pub(super) fn roll_back_to(&mut self, name: &[u8]) {
+        let name = plain(name);
+        let Some(at) = self.savepoints.iter().position(|(other, _)| *other == name) else {
+            return;
+        };
+        let kept = self.savepoints.get(at).map_or(0, |(_, before)| *before);
+        self.savepoints.truncate(at + 1);
+        let kept = kept.saturating_sub(self.emitted);
+        self.held
+            .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+    }
+
     /// MariaDB tells the second of the commit only: the row's own time is nearer where it lies within that second.
     pub(super) fn commit_time(&self, created_at: Option<i64>) -> Option<i64> {
         let committed = self.committed_at?;
@@ -62,4 +93,13 @@ impl Group {
         let within = |micros: &i64| (committed..committed + 1_000_000).contains(micros);
         Some(created_at.filter(within).unwrap_or(committed))
     }
+}
+
+/// The name of a savepoint without its quotes; names compare without case.
+fn plain(name: &[u8]) -> Vec<u8> {
+    name.trim_ascii()
+        .iter()
+        .filter(|byte| **byte != b'`')
+        .map(u8::to_ascii_lowercase)
+        .collect()
 }
