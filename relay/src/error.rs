@@ -9,7 +9,7 @@ pub fn chain(error: &dyn Error) -> String {
     while let Some(next) = cause {
         let words = next.to_string();
         // Libraries repeat their cause in their own words; once is enough.
-        if !text.ends_with(&words) {
+        if !text.contains(&words) {
             text.push_str(": ");
             text.push_str(&words);
         }

@@ -80,8 +80,8 @@ pub enum PipelineError {
     #[error("marks and checkpoints can't be written")]
     Ledger(#[source] LedgerError),
     /// The broker refuses this relay.
-    #[error("the broker refuses this relay")]
-    Broker(#[source] PublishError),
+    #[error(transparent)]
+    Broker(PublishError),
     /// A task broke down: a fault in the relay.
     #[error("the {task} task broke down")]
     Task {

@@ -80,6 +80,9 @@ pub enum SourceError {
     /// What is needed next is not in the binlog any more.
     #[error("the binlog no longer holds what comes after the checkpoint: {0}")]
     Gap(String),
+    /// The account lacks the privilege of replicas.
+    #[error("the account may not read the binlog: {0}")]
+    Denied(String),
     /// The replica id is in use.
     #[error("another replica uses the server id of this relay: {0}")]
     ServerId(String),
@@ -123,9 +126,10 @@ impl SourceError {
             SourceError::Mysql(error) | SourceError::SnapshotLost(error) => {
                 error.diagnosis().remedy
             }
-            SourceError::Unfit(_) | SourceError::ServerId(_) | SourceError::Table { .. } => {
-                Remedy::Stop
-            }
+            SourceError::Unfit(_)
+            | SourceError::Denied(_)
+            | SourceError::ServerId(_)
+            | SourceError::Table { .. } => Remedy::Stop,
             SourceError::Stream(error) => crate::mysql::diagnose(error).remedy,
             SourceError::Silent
             | SourceError::Ended
@@ -162,6 +166,7 @@ impl SourceError {
             SourceError::Gap(_) => {
                 "keep binlogs longer (binlog_expire_logs_seconds); the relay closes the gap from the table"
             }
+            SourceError::Denied(_) => "run: GRANT REPLICATION SLAVE ON *.* TO the relay's account",
             SourceError::ServerId(_) => {
                 "give this relay a RELAY_SERVER_ID, or a RELAY_NAME, of its own"
             }

@@ -115,6 +115,10 @@ fn refusal(error: mysql_async::Error) -> SourceError {
     let mysql_async::Error::Server(server) = &error else {
         return SourceError::Stream(error);
     };
+    // ER_ACCESS_DENIED_ERROR and ER_SPECIFIC_ACCESS_DENIED_ERROR: the login itself was fine.
+    if matches!(server.code, 1045 | 1227) {
+        return SourceError::Denied(server.message.clone());
+    }
     let text = server.message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if server.code != FATAL_READING_BINLOG {
