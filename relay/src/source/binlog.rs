@@ -233,7 +233,7 @@ impl Reader {
         let backoff = Backoff::default();
         let mut attempt = 1;
         loop {
-            let before = tail.events_read();
+            let before = tail.position().clone();
             let Err(failure) = self.tail(&mut tail, &mut overlap).await else {
                 return Ok(());
             };
@@ -241,8 +241,8 @@ impl Reader {
             if !failure.is_mended_by_reconnecting() {
                 return Err(failure);
             }
-            // A stream that brought something was good: start counting anew.
-            attempt = if tail.events_read() > before {
+            // A stream that brought a transaction was good: start counting anew.
+            attempt = if *tail.position() != before {
                 2
             } else {
                 attempt + 1

@@ -15,6 +15,7 @@ on_servers! {
         rolled_back_work_is_not_published,
         xa_transactions_are_published_when_they_commit,
         xa_transaction_prepared_before_a_kill_is_published_when_it_commits,
+        xa_transaction_prepared_before_the_first_start_is_published_when_it_commits,
         compressed_transactions_are_published_among_plain_ones,
         tagged_transactions_are_published_and_not_repeated;
     mariadb Mariadb:
@@ -23,6 +24,7 @@ on_servers! {
         rolled_back_work_is_not_published,
         xa_transactions_are_published_when_they_commit,
         xa_transaction_prepared_before_a_kill_is_published_when_it_commits,
+        xa_transaction_prepared_before_the_first_start_is_published_when_it_commits,
         compressed_events_are_published_among_plain_ones,
         other_domains_are_published_and_not_repeated;
 }
@@ -247,6 +249,32 @@ async fn xa_transaction_prepared_before_a_kill_is_published_when_it_commits(
     let outcome = xa_killed(scene, &queue).await;
     forget(scene, &["down", "up", "rollback"]).await?;
     outcome
+}
+
+/// The binlog behind the relay's start holds the commit alone: the table tells what was committed.
+async fn xa_transaction_prepared_before_the_first_start_is_published_when_it_commits(
+    scene: &mut Scene,
+) -> Result<()> {
+    let queue = scene.broker.queue("#").await?;
+    prepare(scene, "early").await?;
+    let outcome = xa_early(scene, &queue).await;
+    forget(scene, &["early"]).await?;
+    outcome
+}
+
+async fn xa_early(scene: &Scene, queue: &str) -> Result<()> {
+    let mut inbox = Inbox::new();
+    let mut relay = scene.relay().start().await?;
+    session(scene, &[&insert(&["plain"])]).await?;
+    arrives(scene, queue, &mut inbox, "plain").await?;
+    relay.publishes_all(&scene.database).await?;
+    decide(scene, &format!("XA COMMIT {}", xid(scene, "early"))).await?;
+    arrives(scene, queue, &mut inbox, "early").await?;
+    session(scene, &[&insert(&["last"])]).await?;
+    arrives(scene, queue, &mut inbox, "last").await?;
+    relay.stop().await?;
+    scene.broker.take_all(queue, &mut inbox).await?;
+    delivered(&inbox, &["plain", "early", "last"])
 }
 
 async fn xa_killed(scene: &Scene, queue: &str) -> Result<()> {

@@ -23,12 +23,9 @@ use crate::config::Config;
 use crate::event::OutboxEvent;
 use crate::mysql::Server;
 use crate::position::{MariaDbGtid, Position, Source, Step};
+use crate::source::snapshot::finds_only_unpublished;
 use group::{Group, Identity};
 use prepared::Prepared;
-
-/// Events of a transaction that are held back until its end is read: hardly any has more, and a rollback behind them
-/// (a temporary table makes MariaDB log one) still takes them out.
-const HELD: usize = 256;
 
 /// `XID_EVENT`: the commit of a transaction.
 const XID: u8 = 16;
@@ -60,11 +57,15 @@ pub(super) struct Tail {
     table: Vec<u8>,
     checkpoint_table: Vec<u8>,
     folds_names: bool,
+    /// Whether a snapshot finds only unpublished rows, so that taking one is no flood.
+    finds_unpublished: bool,
     /// Read up to here: ahead of what may be checkpointed while an XA transaction is prepared.
     position: Position,
     file: Arc<str>,
     offset: u64,
     group: Option<Group>,
+    /// The transaction that the last event ended.
+    ended: Option<Group>,
     plan: Option<Plan>,
     catalogue: Option<Catalogue>,
     /// A compressed transaction has been announced and none of its events has come yet.
@@ -72,7 +73,6 @@ pub(super) struct Tail {
     /// Events of the interrupted transaction that are out already.
     skip: u64,
     prepared: Prepared,
-    events_read: u64,
 }
 
 impl Tail {
@@ -82,16 +82,17 @@ impl Tail {
             table: config.table.as_str().as_bytes().to_vec(),
             checkpoint_table: config.checkpoint_table.as_str().as_bytes().to_vec(),
             folds_names: false,
+            finds_unpublished: finds_only_unpublished(config),
             prepared: Prepared::new(),
             position,
             file: "".into(),
             offset: 0,
             group: None,
+            ended: None,
             plan: None,
             catalogue: None,
             payload_open: false,
             skip: 0,
-            events_read: 0,
         }
     }
 
@@ -120,11 +121,6 @@ impl Tail {
         &self.position
     }
 
-    /// Binlog events read since the beginning, heartbeats aside.
-    pub(super) fn events_read(&self) -> u64 {
-        self.events_read
-    }
-
     /// Whether everything handed out is sealed by a commit.
     pub(super) fn between_transactions(&self) -> bool {
         self.group.is_none() && self.skip == 0
@@ -149,9 +145,9 @@ impl Tail {
         }
     }
 
-    /// Whether the open transaction lies at or before `end`.
+    /// Whether the transaction of what the last event gave lies at or before `end`.
     pub(super) fn group_lies_in(&self, end: &Position) -> bool {
-        let Some(group) = &self.group else {
+        let Some(group) = self.group.as_ref().or(self.ended.as_ref()) else {
             return false;
         };
         match (end, self.step_of(group)) {
@@ -182,12 +178,10 @@ impl Tail {
 
     /// Takes an event in; what comes of it goes to the end of `out`.
     pub(super) fn feed(&mut self, event: &Event, out: &mut Batch) -> Result<(), SourceError> {
+        self.ended = None;
         let (header, data) = (event.header(), event.data());
         let kind = header.event_type_raw();
         self.advance_offset(header.log_pos());
-        if kind != HEARTBEAT {
-            self.events_read += 1;
-        }
         if self.payload_open
             && matches!(
                 kind,
@@ -316,7 +310,7 @@ impl Tail {
     }
 
     fn begin(&mut self, identity: Identity, committed_at: Option<i64>) -> Result<(), SourceError> {
-        if self.group.as_ref().is_some_and(|group| group.emitted > 0) {
+        if self.group.as_ref().is_some_and(Group::has_events) {
             return Err(self.damaged("a transaction begins within another"));
         }
         self.group = Some(Group::new(identity, committed_at, self.offset));
@@ -350,12 +344,7 @@ impl Tail {
             match statement.verb {
                 XaVerb::Start => self.open().begin_xa(),
                 XaVerb::End | XaVerb::Prepare => {}
-                XaVerb::Commit => {
-                    for event in self.prepared.resolve(&statement.xid) {
-                        self.emit(event, out);
-                    }
-                    self.commit(out);
-                }
+                XaVerb::Commit => self.xa_commit(&statement, out)?,
                 XaVerb::Rollback => {
                     self.prepared.resolve(&statement.xid);
                     self.end(out);
@@ -380,6 +369,20 @@ impl Tail {
                 self.end(out);
             }
         }
+        Ok(())
+    }
+
+    fn xa_commit(&mut self, statement: &XaStatement, out: &mut Batch) -> Result<(), SourceError> {
+        let known = self.prepared.resolve(&statement.xid);
+        if known.is_none() && !statement.one_phase && self.finds_unpublished {
+            // It was prepared before the first event that we read: only the table tells whether it has rows of ours.
+            let why = "a distributed transaction was committed that had been prepared before it";
+            return Err(SourceError::Gap(why.to_owned()));
+        }
+        for event in known.unwrap_or_default() {
+            self.emit(event, out);
+        }
+        self.commit(out);
         Ok(())
     }
 
@@ -417,6 +420,7 @@ impl Tail {
         let step = self.step_of(&group);
         self.position.advance(step.clone());
         self.prepared.release(step, group.noteworthy, out);
+        self.ended = Some(group);
     }
 
     fn step_of(&self, group: &Group) -> Step {
@@ -549,8 +553,7 @@ impl Tail {
     fn emit(&mut self, mut event: OutboxEvent, out: &mut Batch) {
         let group = self.open();
         event.committed_at = group.commit_time(event.created_at);
-        group.held.push(event);
-        if group.held.len() > HELD {
+        if group.hold(event) {
             self.let_go(out);
         }
     }

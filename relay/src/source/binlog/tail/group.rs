@@ -3,6 +3,12 @@
 use crate::event::OutboxEvent;
 use crate::position::{MariaDbGtid, Source};
 
+/// Events of a transaction that are held back until its end is read: hardly any has more, and a rollback behind them
+/// (a temporary table makes MariaDB log one) still takes them out.
+const HELD: usize = 256;
+/// Bytes of such events.
+const HELD_BYTES: usize = 4 << 20;
+
 /// By what a transaction is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Identity {
@@ -26,7 +32,8 @@ pub(super) struct Group {
     /// Whether it holds anything but the relay's own writes.
     pub(super) noteworthy: bool,
     /// Events that are not out yet.
-    pub(super) held: Vec<OutboxEvent>,
+    held: Vec<OutboxEvent>,
+    held_bytes: usize,
     /// Savepoints, each with the number of events before it.
     savepoints: Vec<(Vec<u8>, u64)>,
     /// Events that are out, or were before an interruption.
@@ -44,6 +51,7 @@ impl Group {
             in_transaction: false,
             noteworthy: false,
             held: Vec::new(),
+            held_bytes: 0,
             savepoints: Vec::new(),
             emitted: 0,
             xa: None,
@@ -59,7 +67,20 @@ impl Group {
         self.xa.take().unwrap_or_default()
     }
 
+    /// Holds an event back; whether it is time to let go.
+    pub(super) fn hold(&mut self, event: OutboxEvent) -> bool {
+        self.held_bytes += event.weight();
+        self.held.push(event);
+        self.held.len() > HELD || self.held_bytes > HELD_BYTES
+    }
+
+    /// Whether it has given events, or would at its end.
+    pub(super) fn has_events(&self) -> bool {
+        self.emitted > 0 || !self.held.is_empty()
+    }
+
     pub(super) fn let_go(&mut self) -> Vec<OutboxEvent> {
+        self.held_bytes = 0;
         std::mem::take(&mut self.held)
     }
 
@@ -67,8 +88,7 @@ impl Group {
     pub(super) fn save(&mut self, name: &[u8]) {
         let name = plain(name);
         self.savepoints.retain(|(other, _)| *other != name);
-        self.savepoints
-            .push((name, self.emitted + self.held.len() as u64));
+        self.savepoints.push((name, self.count()));
     }
 
     /// What came after the savepoint does not count.
@@ -79,9 +99,14 @@ impl Group {
         };
         let kept = self.savepoints.get(at).map_or(0, |(_, before)| *before);
         self.savepoints.truncate(at + 1);
-        let kept = kept.saturating_sub(self.emitted);
-        self.held
-            .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+        let kept = usize::try_from(kept.saturating_sub(self.emitted)).unwrap_or(usize::MAX);
+        // An XA transaction holds all of its events apart, and has let none go.
+        self.xa.as_mut().unwrap_or(&mut self.held).truncate(kept);
+    }
+
+    /// Events so far.
+    fn count(&self) -> u64 {
+        self.emitted + self.xa.as_ref().unwrap_or(&self.held).len() as u64
     }
 
     /// MariaDB tells the second of the commit only: the row's own time is nearer where it lies within that second.

@@ -1,6 +1,6 @@
 //! XA transactions between PREPARE and their end, and the steps that must wait for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::event::OutboxEvent;
 use crate::position::Step;
@@ -19,6 +19,8 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Prepared {
     held: HashMap<Xid, Held>,
+    /// Prepared transactions without rows of ours.
+    foreign: HashSet<Xid>,
     /// Steps kept back while `held` has one that leaves no hole.
     waiting: Vec<Step>,
     noteworthy: bool,
@@ -28,6 +30,7 @@ impl Prepared {
     pub(super) fn new() -> Self {
         Self {
             held: HashMap::new(),
+            foreign: HashSet::new(),
             waiting: Vec::new(),
             noteworthy: false,
         }
@@ -44,6 +47,7 @@ impl Prepared {
     ) {
         if events.is_empty() {
             // Not ours: nothing has to wait for it.
+            self.foreign.insert(xid);
             self.release(step, noteworthy, out);
             return;
         }
@@ -62,13 +66,14 @@ impl Prepared {
         }
     }
 
-    /// It is decided. Its events, if it was ours; the step of its PREPARE is taken together with the deciding one's.
-    pub(super) fn resolve(&mut self, xid: &Xid) -> Vec<OutboxEvent> {
-        let Some(held) = self.held.remove(xid) else {
-            return Vec::new();
-        };
+    /// It is decided. Its events, if its PREPARE was read; the PREPARE's step is taken together with the deciding one's.
+    pub(super) fn resolve(&mut self, xid: &Xid) -> Option<Vec<OutboxEvent>> {
+        if self.foreign.remove(xid) {
+            return Some(Vec::new());
+        }
+        let held = self.held.remove(xid)?;
         self.waiting.extend(held.step);
-        held.events
+        Some(held.events)
     }
 
     /// A transaction has ended with that step.
