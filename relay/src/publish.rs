@@ -3,6 +3,7 @@
 pub mod log;
 pub mod rabbitmq;
 
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -55,6 +56,16 @@ pub enum Refused {
         field: &'static str,
         /// How long it is.
         bytes: usize,
+    },
+    /// The broker takes no body of that size.
+    #[error(
+        "the message has {bytes} bytes, and the broker's max_message_size allows {allowed} (raise it there and start the relay again)"
+    )]
+    BodyTooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// What the broker allows.
+        allowed: usize,
     },
     /// All properties must fit into one frame.
     #[error(
@@ -153,8 +164,15 @@ impl PublishError {
         match self {
             PublishError::AuthRefused { .. }
             | PublishError::VhostRefused { .. }
-            | PublishError::Topology { .. }
-            | PublishError::Tls { .. } => true,
+            | PublishError::Topology { .. } => true,
+            // A broker, or a proxy before it, that comes up or goes down may hang up within the TLS handshake.
+            PublishError::Tls { source, .. } => !matches!(
+                source.kind(),
+                ErrorKind::UnexpectedEof
+                    | ErrorKind::ConnectionReset
+                    | ErrorKind::ConnectionAborted
+                    | ErrorKind::BrokenPipe
+            ),
             PublishError::Unreachable { .. }
             | PublishError::ConnectTimeout { .. }
             | PublishError::Closed { .. }

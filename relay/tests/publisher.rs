@@ -21,7 +21,7 @@ use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use relay::config::{Config, Raw};
 use relay::leader::Lease;
 use relay::publish::rabbitmq::{RabbitMq, RabbitSettings};
-use relay::publish::{Outcome, PublishError, Publisher, Signal};
+use relay::publish::{Outcome, PublishError, Publisher, Refused, Signal};
 use relay::route::{HeaderValue, Publication};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -191,6 +191,57 @@ async fn exactly_the_unroutable_come_back(variable: &str) {
 #[tokio::test]
 async fn exactly_the_unroutable_come_back_from_rabbitmq_4() {
     exactly_the_unroutable_come_back("AMQP_URL").await;
+}
+
+#[tokio::test]
+async fn exactly_the_unroutable_come_back_from_rabbitmq_3() {
+    exactly_the_unroutable_come_back("AMQP_LEGACY_URL").await;
+}
+
+/// The broker says what it allows only by closing the channel, and then it is known.
+async fn a_body_beyond_the_limit_is_refused(variable: &str, limit: usize) {
+    let url = url(variable);
+    let place = Place::new(&url).await;
+    let settings = settings(&url, &place.name, &[]);
+    let large = publication(&place.name, "routed", 1, vec![b'x'; limit + 1]);
+    let mut publisher = RabbitMq::connect(&settings).await.unwrap();
+    publisher.publish(&large).unwrap();
+    let mut out = Vec::new();
+    let error = loop {
+        let polled = std::future::poll_fn(|cx| publisher.poll_signals(cx, &mut out));
+        if let Err(error) = tokio::time::timeout(DEADLINE, polled).await.unwrap() {
+            break error;
+        }
+    };
+    assert!(
+        matches!(error, PublishError::Closed { code: 406, .. }),
+        "{error:?}"
+    );
+    assert!(out.is_empty(), "{out:?}");
+
+    let mut publisher = RabbitMq::connect(&settings).await.unwrap();
+    let refused = Refused::BodyTooLarge {
+        bytes: limit + 1,
+        allowed: limit,
+    };
+    assert_eq!(publisher.publish(&large), Err(refused));
+    let small = publication(&place.name, "routed", 2, vec![b'x'; 10]);
+    assert_eq!(publisher.publish(&small), Ok(1));
+    while publisher.in_flight() > 0 {
+        signals(&mut publisher, &mut out).await;
+    }
+    Box::new(publisher).close().await;
+    place.delete().await;
+}
+
+#[tokio::test]
+async fn a_body_beyond_the_limit_of_rabbitmq_4_is_refused() {
+    a_body_beyond_the_limit_is_refused("AMQP_URL", 16 << 20).await;
+}
+
+#[tokio::test]
+async fn a_body_beyond_the_limit_of_rabbitmq_3_is_refused() {
+    a_body_beyond_the_limit_is_refused("AMQP_LEGACY_URL", 128 << 20).await;
 }
 
 #[tokio::test]

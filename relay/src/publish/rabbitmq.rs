@@ -1,22 +1,27 @@
 //! RabbitMQ: one connection, one channel, confirms on, everything mandatory and persistent.
 //!
 //! The publishing side of AMQP is small, and the guarantee rests on its order: a message's return comes before its
-//! ack. So frames go through code of our own that keeps that order, on the `amq-protocol` codec for all but the
-//! hottest of them.
+//! ack. So frames go through code of our own that keeps that order: what comes in and the hot frames that go out are
+//! coded by hand, the rest by the `amq-protocol` codec.
 
 mod frame;
 mod handshake;
+mod inbound;
 mod settle;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use amq_protocol::frame::AMQPFrame;
-use amq_protocol::protocol::{AMQPClass, basic, channel, connection};
+use amq_protocol::protocol::{AMQPClass, channel, connection};
 use amq_protocol::types::ShortString;
 use amq_protocol_uri::{AMQPScheme, AMQPUri};
 
@@ -24,9 +29,10 @@ use super::{PublishError, Publisher, Refused, Signal};
 use crate::config::{Config, Topology};
 use crate::leader::Lease;
 use crate::route::Publication;
-use frame::{BASIC, CHANNEL, Confirm, confirm, encode, identity};
+use frame::{BASIC, CHANNEL, PUBLISH, encode, identity};
+use inbound::{Close, Done, Inbound, Return};
 use settle::InFlight;
-use wire::{Wire, breach, parse};
+use wire::{Wire, breach};
 
 /// Unwritten bytes below which more should be published.
 const LOW_WATER: usize = 256 << 10;
@@ -45,6 +51,9 @@ pub struct RabbitSettings {
     heartbeat: Duration,
     connect_timeout: Duration,
     lease: Lease,
+    /// The largest body that the broker takes. It tells only by closing the channel on a larger one, so what one
+    /// connection has learnt must outlive it.
+    body_max: Arc<AtomicUsize>,
 }
 
 impl RabbitSettings {
@@ -60,6 +69,7 @@ impl RabbitSettings {
             heartbeat: config.amqp_heartbeat,
             connect_timeout: config.connect_timeout,
             lease,
+            body_max: Arc::new(AtomicUsize::new(usize::MAX)),
         }
     }
 
@@ -86,26 +96,14 @@ impl fmt::Debug for RabbitSettings {
     }
 }
 
-/// A message on its way back.
-#[derive(Debug)]
-struct Returning {
-    code: u16,
-    text: String,
-    exchange: String,
-    routing_key: String,
-}
-
 /// A publishing connection.
 pub struct RabbitMq {
     wire: Wire,
     in_flight: InFlight,
-    returning: Option<Returning>,
-}
-
-/// What an inbound frame is.
-enum Inbound {
-    Confirm(Confirm),
-    Other(Result<Box<AMQPFrame>, PublishError>),
+    returning: Option<Return>,
+    body_max: Arc<AtomicUsize>,
+    /// How the connection has ended, while what came before that is being told.
+    ended: Option<PublishError>,
 }
 
 impl RabbitMq {
@@ -124,110 +122,74 @@ impl RabbitMq {
             wire,
             in_flight: InFlight::new(),
             returning: None,
+            body_max: settings.body_max.clone(),
+            ended: None,
         })
     }
 
     fn take_frames(&mut self, out: &mut Vec<Signal>) -> Result<(), PublishError> {
-        loop {
-            let inbound = self.wire.next_frame(|frame| match confirm(frame) {
-                Some(confirm) => Inbound::Confirm(confirm),
-                None => Inbound::Other(parse(frame).map(Box::new)),
-            })?;
-            match inbound {
-                None => return Ok(()),
-                Some(Inbound::Confirm(confirm)) => {
+        while let Some(frame) = self.wire.next_frame()? {
+            match frame {
+                Inbound::Confirm(confirm) => {
                     self.in_flight.confirmed(confirm, out).map_err(breach)?;
                 }
-                Some(Inbound::Other(frame)) => self.take_frame(*frame?, out)?,
+                Inbound::Return(back) => self.returning = Some(back),
+                Inbound::Header { message_id } => self.returned(&message_id)?,
+                // The body of a returned message: we have it.
+                Inbound::Body | Inbound::Heartbeat => {}
+                Inbound::Blocked(reason) => out.push(Signal::Blocked { reason }),
+                Inbound::Unblocked => out.push(Signal::Unblocked),
+                Inbound::Close(close) => return self.closed(close),
+                Inbound::Start(_) | Inbound::Tune(_) | Inbound::Done(_) => {
+                    return Err(PublishError::Protocol(
+                        "a method comes that has no place here",
+                    ));
+                }
             }
         }
+        Ok(())
     }
 
-    fn take_frame(&mut self, frame: AMQPFrame, out: &mut Vec<Signal>) -> Result<(), PublishError> {
-        match frame {
-            AMQPFrame::Heartbeat => Ok(()),
-            AMQPFrame::Method(CHANNEL, AMQPClass::Basic(basic::AMQPMethod::Return(back))) => {
-                self.returning = Some(Returning {
-                    code: back.reply_code,
-                    text: back.reply_text.to_string(),
-                    exchange: back.exchange.to_string(),
-                    routing_key: back.routing_key.to_string(),
-                });
-                Ok(())
-            }
-            AMQPFrame::Header(CHANNEL, header) if header.class_id == BASIC => {
-                let back = self.returning.take();
-                let back = back.ok_or(PublishError::Protocol(
-                    "a message comes that nobody asked for",
-                ))?;
-                let message_id = header.properties.message_id();
-                let message_id = message_id.as_ref().map_or("", ShortString::as_str);
-                let identity = identity(message_id, &back.exchange, &back.routing_key);
-                self.in_flight
-                    .returned(identity, back.code, back.text)
-                    .map_err(breach)
-            }
-            // The body of a returned message: we have it.
-            AMQPFrame::Body(CHANNEL, _) => Ok(()),
-            AMQPFrame::Method(0, AMQPClass::Connection(method)) => self.connection(method, out),
-            AMQPFrame::Method(CHANNEL, AMQPClass::Channel(channel::AMQPMethod::Close(close))) => {
-                let answer = channel::AMQPMethod::CloseOk(channel::CloseOk {});
-                self.wire
-                    .push(&AMQPFrame::Method(CHANNEL, AMQPClass::Channel(answer)))?;
-                Err(PublishError::Closed {
-                    what: "channel",
-                    code: close.reply_code,
-                    text: close.reply_text.to_string(),
-                })
-            }
-            _ => Err(PublishError::Protocol(
-                "a frame comes that has no place here",
-            )),
+    fn returned(&mut self, message_id: &[u8]) -> Result<(), PublishError> {
+        let back = self.returning.take().ok_or(PublishError::Protocol(
+            "a message comes that nobody asked for",
+        ))?;
+        let identity = identity(message_id, &back.exchange, &back.routing_key);
+        self.in_flight
+            .returned(identity, back.code, back.text)
+            .map_err(breach)
+    }
+
+    /// The broker has closed: answers, and learns from it.
+    fn closed(&mut self, close: Close) -> Result<(), PublishError> {
+        if let Some(largest) = body_max(&close) {
+            self.body_max.store(largest, Ordering::Relaxed);
         }
+        let (channel, answer) = if close.connection {
+            let answer = connection::AMQPMethod::CloseOk(connection::CloseOk {});
+            (0, AMQPClass::Connection(answer))
+        } else {
+            let answer = channel::AMQPMethod::CloseOk(channel::CloseOk {});
+            (CHANNEL, AMQPClass::Channel(answer))
+        };
+        self.wire.push(&AMQPFrame::Method(channel, answer))?;
+        Err(broker_closed(close))
     }
 
-    fn connection(
-        &mut self,
-        method: connection::AMQPMethod,
-        out: &mut Vec<Signal>,
-    ) -> Result<(), PublishError> {
-        match method {
-            connection::AMQPMethod::Blocked(blocked) => {
-                out.push(Signal::Blocked {
-                    reason: blocked.reason.to_string(),
-                });
-                Ok(())
-            }
-            connection::AMQPMethod::Unblocked(_) => {
-                out.push(Signal::Unblocked);
-                Ok(())
-            }
-            connection::AMQPMethod::Close(close) => {
-                let answer = connection::AMQPMethod::CloseOk(connection::CloseOk {});
-                self.wire
-                    .push(&AMQPFrame::Method(0, AMQPClass::Connection(answer)))?;
-                Err(PublishError::Closed {
-                    what: "connection",
-                    code: close.reply_code,
-                    text: close.reply_text.to_string(),
-                })
-            }
-            _ => Err(PublishError::Protocol(
-                "a connection method comes that has no place here",
-            )),
-        }
-    }
-
+    /// Reads first what the broker says, even where it takes no more bytes: acks, and why it went.
     fn turn(&mut self, cx: &mut Context<'_>, out: &mut Vec<Signal>) -> Result<(), PublishError> {
-        self.wire.poll_write(cx)?;
-        while self.wire.poll_read(cx)? {
-            let taken = self.take_frames(out);
-            if taken.is_err() {
-                // The answer to a close goes out if the socket takes it.
-                self.wire.poll_write(cx)?;
-                return taken;
+        let written = self.wire.poll_write(cx);
+        loop {
+            if let Err(error) = self.take_frames(out) {
+                // The answer to a close goes out if the socket takes it; the close is what is told.
+                drop(self.wire.poll_write(cx));
+                return Err(error);
+            }
+            if !self.wire.poll_read(cx)? {
+                break;
             }
         }
+        written?;
         self.wire.poll_heartbeat(cx)
     }
 
@@ -241,23 +203,46 @@ impl RabbitMq {
         };
         let close = AMQPClass::Connection(connection::AMQPMethod::Close(close));
         self.wire.send(&AMQPFrame::Method(0, close)).await?;
-        loop {
-            if let AMQPFrame::Method(0, AMQPClass::Connection(connection::AMQPMethod::CloseOk(_))) =
-                self.wire.receive().await?
-            {
-                return Ok(());
-            }
-        }
+        while self.wire.receive().await? != Inbound::Done(Done::ConnectionClose) {}
+        Ok(())
     }
+}
+
+fn broker_closed(close: Close) -> PublishError {
+    PublishError::Closed {
+        what: if close.connection {
+            "connection"
+        } else {
+            "channel"
+        },
+        code: close.code,
+        text: close.text,
+    }
+}
+
+/// The largest body allowed, where the broker closes the channel on one that is larger: it says that "message size
+/// 17000000 is larger than configured max size 16777216".
+fn body_max(close: &Close) -> Option<usize> {
+    let (said, largest) = close.text.rsplit_once("max size ")?;
+    let about_size = close.cause == (BASIC, PUBLISH) && said.contains("message size");
+    let digits: String = largest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().filter(|_| about_size)
 }
 
 impl Publisher for RabbitMq {
     fn publish(&mut self, publication: &Publication) -> Result<u64, Refused> {
+        let (bytes, allowed) = (
+            publication.body.len(),
+            self.body_max.load(Ordering::Relaxed),
+        );
+        if bytes > allowed {
+            return Err(Refused::BodyTooLarge { bytes, allowed });
+        }
         encode(publication, self.wire.frame_max, &mut self.wire.out)?;
         let identity = identity(
-            &publication.message_id,
-            &publication.exchange,
-            &publication.routing_key,
+            publication.message_id.as_bytes(),
+            publication.exchange.as_bytes(),
+            publication.routing_key.as_bytes(),
         );
         Ok(self.in_flight.push(identity))
     }
@@ -275,15 +260,20 @@ impl Publisher for RabbitMq {
         cx: &mut Context<'_>,
         out: &mut Vec<Signal>,
     ) -> Poll<Result<(), PublishError>> {
-        let (signals, full) = (out.len(), self.wire.buffered() > LOW_WATER);
-        if let Err(error) = self.turn(cx, out) {
+        if let Some(error) = self.ended.take() {
             return Poll::Ready(Err(error));
         }
-        let emptied = full && self.wire.buffered() <= LOW_WATER;
-        if out.len() > signals || emptied {
-            Poll::Ready(Ok(()))
-        } else {
-            Poll::Pending
+        let (signals, full) = (out.len(), self.wire.buffered() > LOW_WATER);
+        let turned = self.turn(cx, out);
+        let told = out.len() > signals;
+        match turned {
+            Err(error) if told => {
+                self.ended = Some(error);
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(()) if told || (full && self.wire.buffered() <= LOW_WATER) => Poll::Ready(Ok(())),
+            Ok(()) => Poll::Pending,
         }
     }
 

@@ -15,11 +15,9 @@ pub(super) const OVERHEAD: usize = 8;
 /// The only channel we use.
 pub(super) const CHANNEL: u16 = 1;
 
-/// Class `basic` and its methods (1.8).
+/// Class `basic` and its method `publish` (1.8).
 pub(super) const BASIC: u16 = 60;
-const PUBLISH: u16 = 40;
-pub(super) const ACK: u16 = 80;
-pub(super) const NACK: u16 = 120;
+pub(super) const PUBLISH: u16 = 40;
 /// `mandatory`: come back rather than vanish where no queue takes the message.
 const MANDATORY: u8 = 1;
 /// `delivery-mode` of a message that survives a restart of the broker.
@@ -35,7 +33,7 @@ const TYPE: u16 = 1 << 5;
 const APP_ID: u16 = 1 << 3;
 
 /// By what a returned message is recognised among those in flight.
-pub(super) fn identity(message_id: &str, exchange: &str, routing_key: &str) -> u64 {
+pub(super) fn identity(message_id: &[u8], exchange: &[u8], routing_key: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (message_id, exchange, routing_key).hash(&mut hasher);
     hasher.finish()
@@ -202,35 +200,6 @@ pub(super) fn first_frame(bytes: &[u8], frame_max: usize) -> Result<Option<&[u8]
     Ok(Some(frame))
 }
 
-/// A confirm: `basic.ack` or `basic.nack`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Confirm {
-    pub(super) tag: u64,
-    pub(super) multiple: bool,
-    pub(super) nack: bool,
-}
-
-/// The confirm that a whole frame holds, if it is one.
-pub(super) fn confirm(frame: &[u8]) -> Option<Confirm> {
-    let (head, rest) = frame.split_first_chunk::<7>()?;
-    if head.first() != Some(&METHOD) {
-        return None;
-    }
-    let (class, rest) = rest.split_first_chunk::<2>()?;
-    let (method, rest) = rest.split_first_chunk::<2>()?;
-    let method = u16::from_be_bytes(*method);
-    if u16::from_be_bytes(*class) != BASIC || !matches!(method, ACK | NACK) {
-        return None;
-    }
-    let (tag, rest) = rest.split_first_chunk::<8>()?;
-    let multiple = rest.first()? & 1 == 1;
-    Some(Confirm {
-        tag: u64::from_be_bytes(*tag),
-        multiple,
-        nack: method == NACK,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use amq_protocol::frame::{AMQPFrame, parse_frame};
@@ -238,6 +207,7 @@ mod tests {
     use amq_protocol::types::AMQPValue;
     use proptest::prelude::*;
 
+    use super::super::inbound::{self, Confirm, Inbound};
     use super::*;
 
     fn publication() -> impl Strategy<Value = Publication> {
@@ -333,7 +303,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Some(frame)) = first_frame(&bytes, 4096) {
-                confirm(frame);
+                drop(inbound::read(frame));
             }
         }
     }
@@ -390,14 +360,12 @@ mod tests {
             assert_eq!(first_frame(&ack[..cut], 4096), Ok(None));
         }
         let frame = first_frame(&ack, 4096).unwrap().unwrap();
-        assert_eq!(
-            confirm(frame),
-            Some(Confirm {
-                tag: 9,
-                multiple: true,
-                nack: false
-            })
-        );
+        let confirm = Confirm {
+            tag: 9,
+            multiple: true,
+            nack: false,
+        };
+        assert_eq!(inbound::read(frame), Ok(Inbound::Confirm(confirm)));
         assert!(first_frame(&ack, 20).is_err());
         assert!(first_frame(b"AMQP\0\0\x09\x01", 4096).is_err());
         let mut unended = ack;

@@ -14,9 +14,10 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::RabbitSettings;
 use super::frame::CHANNEL;
+use super::inbound::{Close, Done, Inbound, Tune};
 use super::wire::{Transport, Wire};
+use super::{RabbitSettings, broker_closed};
 use crate::config::Topology;
 use crate::publish::PublishError;
 
@@ -24,6 +25,11 @@ use crate::publish::PublishError;
 const FRAME_MAX: u32 = 131_072;
 /// The least that a peer may ask for (AMQP 0-9-1, `frame-min-size`).
 const FRAME_MIN: u32 = 4_096;
+/// `access-refused`, `connection-forced`, `resource-error`, `internal-error` (1.2).
+const ACCESS_REFUSED: u16 = 403;
+const CONNECTION_FORCED: u16 = 320;
+const RESOURCE_ERROR: u16 = 506;
+const INTERNAL_ERROR: u16 = 541;
 
 pub(super) async fn connect(settings: &RabbitSettings) -> Result<Wire, PublishError> {
     let transport = dial(settings).await?;
@@ -87,17 +93,15 @@ fn tls_config(settings: &RabbitSettings) -> io::Result<ClientConfig> {
 async fn authenticate(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), PublishError> {
     wire.send(&AMQPFrame::ProtocolHeader(ProtocolVersion::amqp_0_9_1()))
         .await?;
-    let connection::AMQPMethod::Start(start) = connection_method(wire).await? else {
-        return Err(PublishError::Protocol(
-            "connection.start does not come first",
-        ));
+    let mechanisms = match wire.receive().await? {
+        Inbound::Start(mechanisms) => mechanisms,
+        other => return Err(unexpected(other, "connection.start does not come first")),
     };
     let user = &settings.uri.authority.userinfo;
     let refused = |text: String| PublishError::AuthRefused {
         user: user.username.clone(),
         text,
     };
-    let mechanisms = String::from_utf8_lossy(start.mechanisms.as_bytes()).into_owned();
     if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
         return Err(refused(format!("it offers {mechanisms}, not PLAIN")));
     }
@@ -109,18 +113,26 @@ async fn authenticate(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), 
         locale: short("en_US")?,
     };
     send_connection(wire, connection::AMQPMethod::StartOk(answer)).await?;
-    let tune = match connection_method(wire).await {
-        Ok(connection::AMQPMethod::Tune(tune)) => tune,
-        Ok(connection::AMQPMethod::Close(close)) => {
-            return Err(refused(close.reply_text.to_string()));
+    let tune = match wire.receive().await {
+        Ok(Inbound::Tune(tune)) => tune,
+        Ok(Inbound::Close(close)) if close.code == ACCESS_REFUSED => {
+            return Err(refused(close.text));
         }
-        Ok(_) => return Err(PublishError::Protocol("connection.tune does not follow")),
+        Ok(other) => return Err(unexpected(other, "connection.tune does not follow")),
         // Brokers that do not know authentication_failure_close just hang up.
         Err(PublishError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return Err(refused("it hung up on our credentials".to_owned()));
         }
         Err(error) => return Err(error),
     };
+    tune_ok(settings, wire, tune).await
+}
+
+async fn tune_ok(
+    settings: &RabbitSettings,
+    wire: &mut Wire,
+    tune: Tune,
+) -> Result<(), PublishError> {
     // 0 means no limit, or no heartbeat.
     let frame_max = match tune.frame_max {
         0 => FRAME_MAX,
@@ -151,34 +163,44 @@ async fn open(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), PublishE
         virtual_host: short(&vhost)?,
     };
     send_connection(wire, connection::AMQPMethod::Open(open)).await?;
-    match connection_method(wire).await? {
-        connection::AMQPMethod::OpenOk(_) => {}
-        connection::AMQPMethod::Close(close) => {
-            let (code, text) = (close.reply_code, close.reply_text.to_string());
+    match wire.receive().await? {
+        Inbound::Done(Done::ConnectionOpen) => {}
+        Inbound::Close(close) if !passes(&close) => {
+            let (code, text) = (close.code, close.text);
             return Err(PublishError::VhostRefused { vhost, code, text });
         }
-        _ => return Err(PublishError::Protocol("connection.open-ok does not follow")),
+        other => return Err(unexpected(other, "connection.open-ok does not follow")),
     }
-    let opened = call(
-        wire,
-        AMQPClass::Channel(channel::AMQPMethod::Open(channel::Open {})),
-    )
-    .await?;
-    if !matches!(opened, AMQPClass::Channel(channel::AMQPMethod::OpenOk(_))) {
-        return Err(PublishError::Protocol("channel.open-ok does not follow"));
+    let open = AMQPClass::Channel(channel::AMQPMethod::Open(channel::Open {}));
+    match call(wire, open).await? {
+        Inbound::Done(Done::ChannelOpen) => {}
+        other => return Err(unexpected(other, "channel.open-ok does not follow")),
     }
     if settings.topology != Topology::None {
         declare(settings, wire).await?;
     }
-    let select = confirm::Select { nowait: false };
-    let selected = call(
-        wire,
-        AMQPClass::Confirm(confirm::AMQPMethod::Select(select)),
+    let select = AMQPClass::Confirm(confirm::AMQPMethod::Select(confirm::Select {
+        nowait: false,
+    }));
+    match call(wire, select).await? {
+        Inbound::Done(Done::ConfirmSelect) => Ok(()),
+        other => Err(unexpected(other, "confirm.select-ok does not follow")),
+    }
+}
+
+/// Whether what the broker closes for passes by itself: it stops, or something in it is down for now.
+fn passes(close: &Close) -> bool {
+    matches!(
+        close.code,
+        CONNECTION_FORCED | RESOURCE_ERROR | INTERNAL_ERROR
     )
-    .await?;
-    match selected {
-        AMQPClass::Confirm(confirm::AMQPMethod::SelectOk(_)) => Ok(()),
-        _ => Err(PublishError::Protocol("confirm.select-ok does not follow")),
+}
+
+/// A frame that is not the one waited for: a close has its words, anything else is a breach.
+fn unexpected(frame: Inbound, breach: &'static str) -> PublishError {
+    match frame {
+        Inbound::Close(close) => broker_closed(close),
+        _ => PublishError::Protocol(breach),
     }
 }
 
@@ -193,28 +215,16 @@ async fn declare(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), Publi
         nowait: false,
         arguments: FieldTable::default(),
     };
-    let refused = |code, text: &ShortString| PublishError::Topology {
-        exchange: settings.exchange.clone(),
-        code,
-        text: text.to_string(),
-    };
-    match call(
-        wire,
-        AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare)),
-    )
-    .await?
-    {
-        AMQPClass::Exchange(exchange::AMQPMethod::DeclareOk(_)) => Ok(()),
-        AMQPClass::Channel(channel::AMQPMethod::Close(close)) => {
-            Err(refused(close.reply_code, &close.reply_text))
-        }
+    let declare = AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare));
+    match call(wire, declare).await? {
+        Inbound::Done(Done::ExchangeDeclare) => Ok(()),
         // An unknown exchange type closes the whole connection (503).
-        AMQPClass::Connection(connection::AMQPMethod::Close(close)) => {
-            Err(refused(close.reply_code, &close.reply_text))
-        }
-        _ => Err(PublishError::Protocol(
-            "exchange.declare-ok does not follow",
-        )),
+        Inbound::Close(close) if !passes(&close) => Err(PublishError::Topology {
+            exchange: settings.exchange.clone(),
+            code: close.code,
+            text: close.text,
+        }),
+        other => Err(unexpected(other, "exchange.declare-ok does not follow")),
     }
 }
 
@@ -256,29 +266,14 @@ async fn send_connection(
         .await
 }
 
-async fn connection_method(wire: &mut Wire) -> Result<connection::AMQPMethod, PublishError> {
-    match wire.receive().await? {
-        AMQPFrame::Method(_, AMQPClass::Connection(method)) => Ok(method),
-        _ => Err(PublishError::Protocol(
-            "another class answers than connection",
-        )),
-    }
-}
-
-/// Sends a method on our channel and waits for the answer. `connection.blocked` may come at any time; whoever blocks
-/// goes on blocking, and says so again once we publish.
-async fn call(wire: &mut Wire, method: AMQPClass) -> Result<AMQPClass, PublishError> {
+/// Sends a method on our channel and waits for the answer. RabbitMQ says that it blocks only once something is
+/// published, so what it says of that here may be forgotten.
+async fn call(wire: &mut Wire, method: AMQPClass) -> Result<Inbound, PublishError> {
     wire.send(&AMQPFrame::Method(CHANNEL, method)).await?;
     loop {
         match wire.receive().await? {
-            AMQPFrame::Method(
-                0,
-                AMQPClass::Connection(
-                    connection::AMQPMethod::Blocked(_) | connection::AMQPMethod::Unblocked(_),
-                ),
-            ) => {}
-            AMQPFrame::Method(_, method) => return Ok(method),
-            _ => return Err(PublishError::Protocol("no method answers")),
+            Inbound::Blocked(_) | Inbound::Unblocked => {}
+            other => return Ok(other),
         }
     }
 }

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 
-use super::frame::{Confirm, Malformed};
+use super::frame::Malformed;
+use super::inbound::Confirm;
 use crate::publish::{Outcome, Signal};
 
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(super) struct InFlight {
     sent: VecDeque<Sent>,
     first_tag: u64,
     unsettled: usize,
+    /// The tag behind the last one that came back: the next return is looked for from there on.
+    returns_from: u64,
 }
 
 impl InFlight {
@@ -37,6 +40,7 @@ impl InFlight {
             sent: VecDeque::new(),
             first_tag: 1,
             unsettled: 0,
+            returns_from: 1,
         }
     }
 
@@ -62,12 +66,21 @@ impl InFlight {
         code: u16,
         text: String,
     ) -> Result<(), Malformed> {
-        let sent = self
-            .sent
-            .iter_mut()
-            .find(|sent| sent.identity == identity && matches!(sent.state, State::Undecided))
-            .ok_or(Malformed("it returned a message that is not in flight"))?;
+        let length = self.sent.len();
+        let from = self.returns_from.saturating_sub(self.first_tag);
+        let from = usize::try_from(from).map_or(length, |from| from.min(length));
+        let fits =
+            |sent: &Sent| sent.identity == identity && matches!(sent.state, State::Undecided);
+        // Returns come in the order of the tags, so all of them together look at each publication once. A broker that
+        // did otherwise would still be understood.
+        let behind = self.sent.range(from..).position(fits);
+        let at = behind
+            .map(|nth| from + nth)
+            .or_else(|| self.sent.range(..from).position(fits));
+        let found = at.and_then(|at| Some((at, self.sent.get_mut(at)?)));
+        let (at, sent) = found.ok_or(Malformed("it returned a message that is not in flight"))?;
         sent.state = State::Returned { code, text };
+        self.returns_from = self.first_tag + at as u64 + 1;
         Ok(())
     }
 
@@ -211,5 +224,52 @@ mod tests {
                 outcome: Outcome::Nacked
             }
         );
+    }
+
+    #[test]
+    fn equal_messages_come_back_oldest_first() {
+        let mut in_flight = InFlight::new();
+        let mut out = Vec::new();
+        for identity in [5, 6, 5, 5] {
+            in_flight.push(identity);
+        }
+        for identity in [5, 5] {
+            in_flight.returned(identity, 312, String::new()).unwrap();
+        }
+        in_flight.confirmed(ack(3, true), &mut out).unwrap();
+        // Out of order, which RabbitMQ never does.
+        in_flight.push(7);
+        in_flight.returned(7, 312, String::new()).unwrap();
+        in_flight.returned(5, 312, String::new()).unwrap();
+        in_flight.confirmed(ack(0, true), &mut out).unwrap();
+        let confirmed: Vec<bool> = out
+            .into_iter()
+            .map(|signal| {
+                matches!(
+                    signal,
+                    Signal::Settled {
+                        outcome: Outcome::Confirmed,
+                        ..
+                    }
+                )
+            })
+            .collect();
+        assert_eq!(confirmed, [false, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_full_window_of_returns_costs_one_look_at_each() {
+        let mut in_flight = InFlight::new();
+        let count = 300_000;
+        for identity in 0..count {
+            in_flight.push(identity);
+        }
+        // Searching each from the front would take 45 billion looks.
+        for identity in 0..count {
+            in_flight.returned(identity, 312, String::new()).unwrap();
+        }
+        let mut out = Vec::new();
+        in_flight.confirmed(ack(0, true), &mut out).unwrap();
+        assert_eq!(out.len() as u64, count);
     }
 }

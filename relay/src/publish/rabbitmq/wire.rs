@@ -5,13 +5,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use amq_protocol::frame::{AMQPFrame, WriteContext, gen_frame, parse_frame};
+use amq_protocol::frame::{AMQPFrame, WriteContext, gen_frame};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_rustls::client::TlsStream;
 
 use super::frame::{Malformed, first_frame};
+use super::inbound::{self, Inbound};
 use crate::leader::Lease;
 use crate::publish::PublishError;
 
@@ -188,18 +189,15 @@ impl Wire {
         }
     }
 
-    /// Gives the first whole frame to `take`; nothing if there is none yet.
-    pub(super) fn next_frame<T>(
-        &mut self,
-        take: impl FnOnce(&[u8]) -> T,
-    ) -> Result<Option<T>, PublishError> {
+    /// The first whole frame; nothing if there is none yet.
+    pub(super) fn next_frame(&mut self) -> Result<Option<Inbound>, PublishError> {
         let bytes = self.input.get(self.from..self.to).unwrap_or_default();
         let Some(frame) = first_frame(bytes, self.frame_max).map_err(breach)? else {
             return Ok(None);
         };
-        let taken = take(frame);
+        let read = inbound::read(frame).map_err(breach)?;
         self.from += frame.len();
-        Ok(Some(taken))
+        Ok(Some(read))
     }
 
     /// Sends a heartbeat where it is time for one, and notices that none comes.
@@ -237,11 +235,11 @@ impl Wire {
     }
 
     /// Waits for the next frame that is no heartbeat.
-    pub(super) async fn receive(&mut self) -> Result<AMQPFrame, PublishError> {
+    pub(super) async fn receive(&mut self) -> Result<Inbound, PublishError> {
         loop {
-            match self.next_frame(parse)? {
-                Some(Ok(AMQPFrame::Heartbeat)) => {}
-                Some(frame) => return frame,
+            match self.next_frame()? {
+                Some(Inbound::Heartbeat) => {}
+                Some(frame) => return Ok(frame),
                 None => {
                     std::future::poll_fn(|cx| match self.poll_read(cx) {
                         Ok(true) => Poll::Ready(Ok(())),
@@ -252,14 +250,6 @@ impl Wire {
                 }
             }
         }
-    }
-}
-
-/// A whole frame, by the codec crate.
-pub(super) fn parse(frame: &[u8]) -> Result<AMQPFrame, PublishError> {
-    match parse_frame(frame) {
-        Ok((_, parsed)) => Ok(parsed),
-        Err(_) => Err(PublishError::Protocol("a frame can't be read")),
     }
 }
 
