@@ -43,7 +43,12 @@ pub(crate) async fn run(url: &MysqlUrl) -> Result<()> {
             Some(_) | None => return Err(error),
         },
     };
-    let all = [migrate::OUTBOX, migrate::RELIABILITY, ORDERS];
+    let all = [
+        migrate::OUTBOX,
+        migrate::RELIABILITY,
+        ORDERS,
+        migrate::DEAD_LETTER_KEY,
+    ];
     let report = migrate::run(&mut conn, &all)
         .await
         .with_context(|| format!("cannot migrate {url}"))?;

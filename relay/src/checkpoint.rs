@@ -68,7 +68,7 @@ pub async fn take_over(
     }
 }
 
-/// Saves the position, if our epoch still stands.
+/// Saves the position, or that there is none, if our epoch still stands.
 ///
 /// # Errors
 /// [`CheckpointError::Fenced`] if it does not; the store can't be reached.
@@ -76,7 +76,7 @@ pub async fn save(
     config: &Config,
     session: &mut Session,
     epoch: u64,
-    position: &Position,
+    position: Option<&Position>,
 ) -> Result<(), CheckpointError> {
     match &config.checkpoint {
         CheckpointStore::Mysql => mysql::save(config, session, epoch, position).await,

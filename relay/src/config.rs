@@ -4,6 +4,7 @@
 //! (`RELAY_` and the key in capitals), its flag (`--` and the key with dashes), its default and what is
 //! allowed. A flag wins over a variable, a variable over the file, the file over the default.
 
+mod columns;
 mod raw;
 pub mod settings;
 mod url;
@@ -13,9 +14,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use columns::Columns;
 pub use raw::{ConfigError, Origin, Raw};
 pub use url::{AmqpUrl, MysqlUrl};
-pub use value::{Identifier, RoutingTemplate};
+pub use value::{Identifier, Template};
 
 /// Where events are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,19 @@ pub enum SourceMode {
     Auto,
     /// The binlog, and an error where it is not fit.
     Binlog,
+    /// Claims by query.
+    Poll,
+}
+
+/// How rows are claimed by polling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimForm {
+    /// The first that the server knows.
+    Auto,
+    /// `SELECT … FOR UPDATE SKIP LOCKED`.
+    SkipLocked,
+    /// `UPDATE … ORDER BY id LIMIT`, then `SELECT` of what it has leased.
+    Token,
 }
 
 /// What order the broker must see.
@@ -44,6 +59,17 @@ pub enum Mark {
     Delete,
     /// The table is left alone.
     None,
+}
+
+/// What is round the payload in a message body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Envelope {
+    /// A JSON object with the row's fields, the payload among them.
+    Full,
+    /// Nothing.
+    Payload,
+    /// A CloudEvents 1.0 object.
+    CloudEvents,
 }
 
 /// Where the checkpoint is kept.
@@ -99,28 +125,42 @@ pub struct Config {
     pub amqp_ca_file: Option<PathBuf>,
     /// AMQP heartbeat interval asked for.
     pub amqp_heartbeat: Duration,
-    /// Binlog or not.
+    /// Binlog or polling.
     pub source: SourceMode,
+    /// How rows are claimed by polling.
+    pub claim: ClaimForm,
+    /// Rows a claim.
+    pub claim_batch: usize,
+    /// How long a claimed row is leased.
+    pub claim_lease: Duration,
+    /// Pause between claims that found less than a batch.
+    pub poll_interval: Duration,
+    /// Pause between sweeps.
+    pub sweep_interval: Duration,
     /// Server id the relay shows to MySQL as a replica; unique among its replicas.
     pub server_id: u32,
     /// Heartbeat period asked of the binlog stream; three of them without an event is a dead connection.
     pub binlog_heartbeat: Duration,
     /// Outbox table.
     pub table: Identifier,
+    /// Its columns.
+    pub columns: Columns,
     /// Dead letter table.
     pub dead_letter_table: Identifier,
     /// Checkpoint table.
     pub checkpoint_table: Identifier,
     /// Where publications go.
     pub sink: Sink,
-    /// Exchange.
-    pub exchange: String,
+    /// Exchange template, for rows that name none.
+    pub exchange: Template,
     /// Type of the exchange when it is declared.
     pub exchange_type: String,
     /// Declare, check or trust the exchange.
     pub topology: Topology,
-    /// Routing key template.
-    pub routing_key: RoutingTemplate,
+    /// Routing key template, for rows that name none.
+    pub routing_key: Template,
+    /// What is round the payload.
+    pub envelope: Envelope,
     /// Order kept.
     pub ordering: Ordering,
     /// Events held at once: in flight, waiting for their aggregate, or for a retry.
@@ -158,6 +198,7 @@ impl Config {
     ///
     /// # Errors
     /// The first key whose value is missing or not allowed, with the value and what is allowed.
+    #[expect(clippy::too_many_lines, reason = "one line a setting")]
     pub fn from_raw(raw: &Raw) -> Result<Self, ConfigError> {
         let name = raw.name("name")?;
         let checkpoint = match raw.optional_path("checkpoint_file") {
@@ -181,14 +222,31 @@ impl Config {
             amqp_heartbeat: raw.duration("amqp_heartbeat")?,
             source: raw.choice(
                 "source",
-                &[("auto", SourceMode::Auto), ("binlog", SourceMode::Binlog)],
+                &[
+                    ("auto", SourceMode::Auto),
+                    ("binlog", SourceMode::Binlog),
+                    ("poll", SourceMode::Poll),
+                ],
             )?,
+            claim: raw.choice(
+                "claim",
+                &[
+                    ("auto", ClaimForm::Auto),
+                    ("skip_locked", ClaimForm::SkipLocked),
+                    ("token", ClaimForm::Token),
+                ],
+            )?,
+            claim_batch: raw.number("claim_batch", 1..=10_000)?,
+            claim_lease: raw.duration("claim_lease")?,
+            poll_interval: raw.duration("poll_interval")?,
+            sweep_interval: raw.duration("sweep_interval")?,
             binlog_heartbeat: raw.duration("binlog_heartbeat")?,
             table: raw.parsed("table", Identifier::parse)?,
+            columns: Columns::from_raw(raw)?,
             dead_letter_table: raw.parsed("dead_letter_table", Identifier::parse)?,
             checkpoint_table: raw.parsed("checkpoint_table", Identifier::parse)?,
             sink: raw.choice("sink", &[("rabbitmq", Sink::Rabbitmq), ("log", Sink::Log)])?,
-            exchange: raw.short_text("exchange", 127)?,
+            exchange: raw.parsed("exchange", value::exchange)?,
             exchange_type: raw.short_text("exchange_type", 127)?,
             topology: raw.choice(
                 "topology",
@@ -198,7 +256,15 @@ impl Config {
                     ("none", Topology::None),
                 ],
             )?,
-            routing_key: raw.parsed("routing_key", RoutingTemplate::parse)?,
+            routing_key: raw.parsed("routing_key", Template::parse)?,
+            envelope: raw.choice(
+                "envelope",
+                &[
+                    ("full", Envelope::Full),
+                    ("payload", Envelope::Payload),
+                    ("cloudevents", Envelope::CloudEvents),
+                ],
+            )?,
             ordering: raw.choice(
                 "ordering",
                 &[("aggregate", Ordering::Aggregate), ("none", Ordering::None)],

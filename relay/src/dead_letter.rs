@@ -1,11 +1,11 @@
 //! Dead letters: events that were given up, with the reason, in a table of their own.
 
-use mysql_async::Value;
+use mysql_async::{Params, Value};
 
 use crate::config::{Config, Mark};
 use crate::event::{Key, OutboxEvent};
-use crate::marker::value_of;
 use crate::mysql::{MysqlError, Session};
+use crate::table::{Table, value_of};
 
 /// An event that was given up.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,91 +43,142 @@ fn as_json(payload: &[u8]) -> Vec<u8> {
     serde_json::to_vec(&String::from_utf8_lossy(payload)).unwrap_or_else(|_| b"null".to_vec())
 }
 
-/// Notes a failure on the row, for people: the relay itself counts attempts in memory.
+/// Notes a failure on the row. The row is PENDING then, and keeps its lease: it is tried again by who holds it.
 ///
 /// # Errors
 /// MySQL said no.
 pub async fn note_failure(
-    config: &Config,
+    table: &Table,
     session: &mut Session,
     id: &Key,
     attempts: u32,
     error: &str,
+    token: Option<&str>,
 ) -> Result<(), MysqlError> {
-    if config.mark == Mark::None {
+    if table.mark == Mark::None || !table.kept.status {
         return Ok(());
     }
+    let (failure, mut values) = table.failure(attempts, error);
+    let (name, status) = (&table.name, &table.status);
+    let fence = if token.is_some() {
+        "AND locked_by = ? "
+    } else {
+        ""
+    };
     let update = format!(
-        "UPDATE {} SET attempts = ?, last_error = ? WHERE id = ? AND status <> 'PUBLISHED'",
-        config.table.quoted()
+        "UPDATE {name} SET {status} = 'PENDING'{failure} \
+         WHERE {status} IN ('PENDING', 'PROCESSING') {fence}AND {} = ?",
+        table.id
     );
+    values.extend(token.map(Value::from));
+    values.push(value_of(id));
     session
-        .execute(
-            "note a failed attempt",
-            update,
-            (attempts, error, value_of(id)),
-        )
+        .execute("note a failed attempt", update, Params::Positional(values))
         .await?;
     Ok(())
 }
 
-/// Writes the dead letter and sets its row FAILED, in one transaction. Doing it again adds no second letter:
-/// the row tells that it was done.
+/// Writes the dead letter and sets its row FAILED, in one transaction. Doing it again adds no second letter. Under
+/// `token`, if there is one, a row that is leased by somebody else is left to them, and no letter is written.
 ///
 /// # Errors
 /// MySQL said no; the transaction is then rolled back with its session.
 pub async fn bury(
     config: &Config,
+    table: &Table,
     session: &mut Session,
     letter: &DeadLetter,
+    token: Option<&str>,
 ) -> Result<(), MysqlError> {
     let doing = "write a dead letter";
     session.run(doing, "START TRANSACTION").await?;
-    let done = match config.mark {
-        Mark::None => false,
-        Mark::Update | Mark::Delete => {
-            let fail = format!(
-                "UPDATE {} SET status = 'FAILED', attempts = ?, last_error = ?, \
-                 locked_by = NULL, locked_until = NULL WHERE id = ? AND status <> 'FAILED'",
-                config.table.quoted()
-            );
-            let params = (letter.attempts, &letter.error, value_of(&letter.id));
-            session.execute(doing, fail, params).await? == 0
-                && is_known(config, session, letter).await?
-        }
+    let written = bury_in_transaction(config, table, session, letter, token).await;
+    let end = if written.is_ok() {
+        "COMMIT"
+    } else {
+        // A lock wait ends its statement alone: what was done before it must not be committed by the next START.
+        "ROLLBACK"
     };
-    if !done {
-        let insert = format!(
-            "INSERT INTO {} (source_event_id, event_type, payload, error) VALUES (?, ?, ?, ?)",
-            config.dead_letter_table.quoted()
-        );
-        let source = match &letter.id {
-            Key::Text(_) => Value::NULL,
-            key @ (Key::Int(_) | Key::UInt(_)) => value_of(key),
-        };
-        let error = match &letter.id {
-            Key::Text(id) => format!("event {id}: {}", letter.error),
-            Key::Int(_) | Key::UInt(_) => letter.error.clone(),
-        };
-        let params = (source, &*letter.event_type, &letter.payload, error);
-        session.execute(doing, insert, params).await?;
-    }
-    session.run(doing, "COMMIT").await?;
+    let ended = session.run(doing, end).await;
+    written?;
+    ended?;
     Ok(())
 }
 
-/// The row was FAILED already or is gone: whether its letter is there too.
+async fn bury_in_transaction(
+    config: &Config,
+    table: &Table,
+    session: &mut Session,
+    letter: &DeadLetter,
+    token: Option<&str>,
+) -> Result<(), MysqlError> {
+    let doing = "write a dead letter";
+    let failed = match table.mark {
+        Mark::Update | Mark::Delete if table.kept.status => {
+            fail_row(table, session, letter, token).await?
+        }
+        Mark::Update | Mark::Delete | Mark::None => false,
+    };
+    if failed || (token.is_none() && !is_known(config, session, letter).await?) {
+        let insert = format!(
+            "INSERT INTO {} (source_event_id, source_event_key, event_type, payload, error, attempts) \
+             VALUES (?, ?, ?, ?, ?, ?)",
+            config.dead_letter_table.quoted()
+        );
+        let number = match &letter.id {
+            key @ (Key::Int(_) | Key::UInt(_)) => value_of(key),
+            Key::Uuid(_) | Key::Text(_) => Value::NULL,
+        };
+        let params = (
+            number,
+            letter.id.to_string(),
+            &*letter.event_type,
+            &letter.payload,
+            &letter.error,
+            letter.attempts,
+        );
+        session.execute(doing, insert, params).await?;
+    }
+    Ok(())
+}
+
+/// Sets the row FAILED; whether it was not so before.
+async fn fail_row(
+    table: &Table,
+    session: &mut Session,
+    letter: &DeadLetter,
+    token: Option<&str>,
+) -> Result<bool, MysqlError> {
+    let (failure, mut values) = table.failure(letter.attempts, &letter.error);
+    let (name, status, unlocked) = (&table.name, &table.status, table.unlocked());
+    let fence = if token.is_some() {
+        "AND locked_by = ? "
+    } else {
+        ""
+    };
+    let fail = format!(
+        "UPDATE {name} SET {status} = 'FAILED'{failure}{unlocked} \
+         WHERE {status} <> 'FAILED' {fence}AND {} = ?",
+        table.id
+    );
+    values.extend(token.map(Value::from));
+    values.push(value_of(&letter.id));
+    let params = Params::Positional(values);
+    Ok(session.execute("set a row FAILED", fail, params).await? > 0)
+}
+
+/// Whether its letter is there: the row was FAILED already, is gone, or is not marked at all.
 async fn is_known(
     config: &Config,
     session: &mut Session,
     letter: &DeadLetter,
 ) -> Result<bool, MysqlError> {
     let find = format!(
-        "SELECT 1 FROM {} WHERE source_event_id = ? LIMIT 1",
+        "SELECT 1 FROM {} WHERE source_event_key = ? LIMIT 1",
         config.dead_letter_table.quoted()
     );
     let found: Vec<(u8,)> = session
-        .rows("look for a dead letter", find, (value_of(&letter.id),))
+        .rows("look for a dead letter", find, (letter.id.to_string(),))
         .await?;
     Ok(!found.is_empty())
 }

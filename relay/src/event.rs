@@ -1,4 +1,4 @@
-//! An outbox row as an event, and the envelope it is published in (pure).
+//! An outbox row as an event (pure).
 //!
 //! The binlog and the claimer both hand in [`Datum`]s, so what follows is the same either way.
 
@@ -15,17 +15,21 @@ pub enum Datum {
     UInt(u64),
     /// Text, binary, ENUM and SET labels, DECIMAL, DATE, TIME and floats: the bytes that `SELECT` would send.
     Bytes(Vec<u8>),
+    /// The 16 bytes of a `BINARY(16)` column that holds a key.
+    Uuid([u8; 16]),
     /// DATETIME and TIMESTAMP, in microseconds since 1970-01-01T00:00:00 (UTC is assumed for DATETIME).
     Micros(i64),
 }
 
-/// A key of the application's choice: a number or a text (UUIDs among them).
+/// A key of the application's choice: a number, a UUID or a text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     /// A signed integer column.
     Int(i64),
     /// An unsigned integer column.
     UInt(u64),
+    /// A `BINARY(16)` column: a UUID in its 16 bytes.
+    Uuid([u8; 16]),
     /// A text column.
     Text(Box<str>),
 }
@@ -35,6 +39,7 @@ impl fmt::Display for Key {
         match self {
             Key::Int(n) => n.fmt(f),
             Key::UInt(n) => n.fmt(f),
+            Key::Uuid(bytes) => uuid::Uuid::from_bytes(*bytes).fmt(f),
             Key::Text(s) => s.fmt(f),
         }
     }
@@ -43,7 +48,7 @@ impl fmt::Display for Key {
 /// A column of the outbox table that the relay reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// What it is called here, and in the table unless the configuration maps it.
     pub name: &'static str,
     /// Whether there is no event without it.
     pub required: bool,
@@ -54,7 +59,7 @@ const fn field(name: &'static str, required: bool) -> Field {
 }
 
 /// The columns read, in the order in which [`OutboxEvent::from_row`] takes their values.
-pub const FIELDS: [Field; 9] = [
+pub const FIELDS: [Field; 12] = [
     field("id", true),
     field("aggregate_type", true),
     field("aggregate_id", true),
@@ -64,7 +69,18 @@ pub const FIELDS: [Field; 9] = [
     field("created_at", false),
     field("headers", false),
     field("status", false),
+    field("exchange", false),
+    field("routing_key", false),
+    field("attempts", false),
 ];
+
+/// Place of the primary key among [`FIELDS`].
+pub const ID: usize = 0;
+/// Place of the status among [`FIELDS`].
+pub const STATUS: usize = 8;
+
+/// The values of [`FIELDS`] in a row; NULL where the table has no such column.
+pub type Row = [Datum; FIELDS.len()];
 
 /// An outbox row.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,6 +101,12 @@ pub struct OutboxEvent {
     pub created_at: Option<i64>,
     /// A flat JSON object of extra message headers.
     pub headers: Option<Vec<u8>>,
+    /// The exchange that the row asks for, where the table has a column for it.
+    pub exchange: Option<Box<str>>,
+    /// The routing key that the row asks for, where the table has a column for it.
+    pub routing_key: Option<Box<str>>,
+    /// Failed attempts that the row knows of.
+    pub attempts: u32,
     /// When its transaction was committed, in microseconds since 1970, where the source tells.
     pub committed_at: Option<i64>,
     /// Why this row can never be published as it is, if so.
@@ -97,7 +119,7 @@ impl OutboxEvent {
     ///
     /// A value that can't be used does not fail the source: the event carries the [`defect`](Self::defect)
     /// and becomes a dead letter.
-    pub fn from_row(row: [Datum; FIELDS.len()]) -> Option<Self> {
+    pub fn from_row(row: Row) -> Option<Self> {
         let [
             id,
             aggregate_type,
@@ -108,6 +130,9 @@ impl OutboxEvent {
             created,
             headers,
             status,
+            exchange,
+            routing_key,
+            attempts,
         ] = row;
         if let Datum::Bytes(status) = &status
             && (status == b"PUBLISHED" || status == b"FAILED")
@@ -132,6 +157,13 @@ impl OutboxEvent {
             } else {
                 None
             },
+            exchange: optional_text_of("exchange", exchange, &mut defect),
+            routing_key: optional_text_of("routing_key", routing_key, &mut defect),
+            attempts: match attempts {
+                Datum::Int(count) => u32::try_from(count).unwrap_or(0),
+                Datum::UInt(count) => u32::try_from(count).unwrap_or(0),
+                Datum::Null | Datum::Bytes(_) | Datum::Micros(_) | Datum::Uuid(_) => 0,
+            },
             committed_at: None,
             defect: None,
         };
@@ -153,36 +185,13 @@ impl OutboxEvent {
             + self.event_type.len()
             + self.idempotency_key.len()
     }
-
-    /// The message body: the payload with the row's other fields round it.
-    pub fn envelope(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(self.payload.len() + 256);
-        body.extend_from_slice(b"{\"event_id\":");
-        json_key(&mut body, &self.id);
-        body.extend_from_slice(b",\"event_type\":");
-        json_text(&mut body, &self.event_type);
-        body.extend_from_slice(b",\"aggregate_type\":");
-        json_text(&mut body, &self.aggregate_type);
-        body.extend_from_slice(b",\"aggregate_id\":");
-        json_key(&mut body, &self.aggregate_id);
-        body.extend_from_slice(b",\"idempotency_key\":");
-        json_text(&mut body, &self.idempotency_key);
-        body.extend_from_slice(b",\"created_at\":");
-        match self.created_at {
-            Some(micros) => json_text(&mut body, &rfc3339(micros)),
-            None => body.extend_from_slice(b"null"),
-        }
-        body.extend_from_slice(b",\"payload\":");
-        body.extend_from_slice(&self.payload);
-        body.push(b'}');
-        body
-    }
 }
 
 fn key_of(column: &str, datum: Datum, defect: &mut Option<String>) -> Key {
     match datum {
         Datum::Int(number) => Key::Int(number),
         Datum::UInt(number) => Key::UInt(number),
+        Datum::Uuid(bytes) => Key::Uuid(bytes),
         other @ (Datum::Null | Datum::Bytes(_) | Datum::Micros(_)) => {
             Key::Text(text_of(column, other, defect))
         }
@@ -200,11 +209,19 @@ fn text_of(column: &str, datum: Datum, defect: &mut Option<String>) -> Box<str> 
         },
         Datum::Int(number) => number.to_string().into(),
         Datum::UInt(number) => number.to_string().into(),
+        Datum::Uuid(bytes) => Key::Uuid(bytes).to_string().into(),
         Datum::Micros(micros) => rfc3339(micros).into(),
         Datum::Null => {
             note(defect, column, "is NULL");
             "".into()
         }
+    }
+}
+
+fn optional_text_of(column: &str, datum: Datum, defect: &mut Option<String>) -> Option<Box<str>> {
+    match datum {
+        Datum::Null => None,
+        given => Some(text_of(column, given, defect)),
     }
 }
 
@@ -215,7 +232,7 @@ fn bytes_of(column: &str, datum: Datum, defect: &mut Option<String>) -> Vec<u8> 
             note(defect, column, "is NULL");
             b"null".to_vec()
         }
-        Datum::Int(_) | Datum::UInt(_) | Datum::Micros(_) => {
+        Datum::Int(_) | Datum::UInt(_) | Datum::Micros(_) | Datum::Uuid(_) => {
             note(defect, column, "is neither JSON nor text");
             b"null".to_vec()
         }
@@ -224,39 +241,6 @@ fn bytes_of(column: &str, datum: Datum, defect: &mut Option<String>) -> Vec<u8> 
 
 fn note(defect: &mut Option<String>, column: &str, what: &str) {
     defect.get_or_insert_with(|| format!("column {column} {what}"));
-}
-
-fn json_key(body: &mut Vec<u8>, key: &Key) {
-    match key {
-        Key::Int(_) | Key::UInt(_) => body.extend_from_slice(key.to_string().as_bytes()),
-        Key::Text(text) => json_text(body, text),
-    }
-}
-
-/// A JSON string: quotes, backslashes and control characters escaped, all else as it is.
-fn json_text(body: &mut Vec<u8>, text: &str) {
-    body.push(b'"');
-    let mut plain = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape: &[u8] = match byte {
-            b'"' => b"\\\"",
-            b'\\' => b"\\\\",
-            b'\n' => b"\\n",
-            b'\r' => b"\\r",
-            b'\t' => b"\\t",
-            0..=0x1f => b"",
-            _ => continue,
-        };
-        body.extend_from_slice(text.as_bytes().get(plain..at).unwrap_or_default());
-        if escape.is_empty() {
-            body.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
-        } else {
-            body.extend_from_slice(escape);
-        }
-        plain = at + 1;
-    }
-    body.extend_from_slice(text.as_bytes().get(plain..).unwrap_or_default());
-    body.push(b'"');
 }
 
 /// `2026-12-01T09:30:00.123456Z`: six digits always, so that text order is time order.
@@ -291,8 +275,6 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     pub(crate) fn event(id: i64, aggregate: i64) -> OutboxEvent {
@@ -303,7 +285,7 @@ pub(crate) mod tests {
         Datum::Bytes(text.as_bytes().to_vec())
     }
 
-    fn row(id: i64, aggregate: i64) -> [Datum; FIELDS.len()] {
+    fn row(id: i64, aggregate: i64) -> Row {
         [
             Datum::Int(id),
             text("order"),
@@ -314,17 +296,10 @@ pub(crate) mod tests {
             Datum::Micros(1_764_581_400_123_456),
             Datum::Null,
             text("PENDING"),
+            Datum::Null,
+            Datum::Null,
+            Datum::Int(0),
         ]
-    }
-
-    #[test]
-    fn the_envelope_is_the_contract() {
-        assert_eq!(
-            String::from_utf8(event(501, 1001).envelope()).unwrap(),
-            "{\"event_id\":501,\"event_type\":\"OrderCreated\",\"aggregate_type\":\"order\",\
-             \"aggregate_id\":1001,\"idempotency_key\":\"order:501:created\",\
-             \"created_at\":\"2025-12-01T09:30:00.123456Z\",\"payload\":{\"total\": 5}}"
-        );
     }
 
     #[test]
@@ -336,7 +311,7 @@ pub(crate) mod tests {
             ("FAILED", false),
         ] {
             let mut row = row(1, 1);
-            row[8] = text(status);
+            row[STATUS] = text(status);
             assert_eq!(OutboxEvent::from_row(row).is_some(), is_event, "{status}");
         }
     }
@@ -365,24 +340,5 @@ pub(crate) mod tests {
             rfc3339(253_402_300_799_999_999),
             "9999-12-31T23:59:59.999999Z"
         );
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_survives_the_envelope(
-            aggregate_type in ".*", event_type in ".*", key in ".*", id in any::<u64>()
-        ) {
-            let mut row = row(1, 1);
-            row[0] = Datum::UInt(id);
-            row[1] = text(&aggregate_type);
-            row[2] = text(&key);
-            row[3] = text(&event_type);
-            let body = OutboxEvent::from_row(row).unwrap().envelope();
-            let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            prop_assert_eq!(json["event_id"].as_u64(), Some(id));
-            prop_assert_eq!(json["aggregate_type"].as_str(), Some(aggregate_type.as_str()));
-            prop_assert_eq!(json["aggregate_id"].as_str(), Some(key.as_str()));
-            prop_assert_eq!(json["event_type"].as_str(), Some(event_type.as_str()));
-        }
     }
 }

@@ -5,6 +5,7 @@
 //! comes last, so whatever it covers is marked too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use reliability::resilience::Backoff;
 use thiserror::Error;
@@ -17,8 +18,11 @@ use crate::dead_letter::{self, DeadLetter};
 use crate::event::Key;
 use crate::health::{Health, Part};
 use crate::marker;
-use crate::mysql::{MysqlError, Remedy, Session};
+use crate::metrics::Metrics;
+use crate::mysql::{MysqlError, Remedy, Session, conflicts};
 use crate::position::Position;
+use crate::source::claim;
+use crate::table::Table;
 use crate::window::Slot;
 
 /// A failed attempt, to be noted on its row.
@@ -41,6 +45,8 @@ pub struct Settlement {
     pub dead_letters: Vec<(Slot, DeadLetter)>,
     /// Rows published.
     pub marks: Vec<Key>,
+    /// Rows whose lease is to be renewed.
+    pub renewals: Vec<Key>,
     /// Where to resume.
     pub checkpoint: Option<Position>,
 }
@@ -51,6 +57,7 @@ impl Settlement {
         self.failures.is_empty()
             && self.dead_letters.is_empty()
             && self.marks.is_empty()
+            && self.renewals.is_empty()
             && self.checkpoint.is_none()
     }
 }
@@ -61,7 +68,7 @@ pub struct Receipt {
     /// Events whose dead letter is written.
     pub buried: Vec<Slot>,
     /// How many rows were marked.
-    pub marks: usize,
+    pub marks: u64,
     /// Whether a checkpoint was written.
     pub checkpoint: bool,
 }
@@ -108,22 +115,50 @@ impl LedgerError {
     }
 }
 
+/// Under what the ledger writes.
+#[derive(Debug, Clone)]
+pub struct Fence {
+    /// Fences the checkpoint.
+    pub epoch: u64,
+    /// Fences the rows, where they are claimed.
+    pub claim: Option<Claim>,
+}
+
+/// What a claimed row is leased under.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// `locked_by` of the rows.
+    pub token: Arc<str>,
+    /// How long a lease lasts.
+    pub lease: Duration,
+}
+
 /// The task's side.
 pub struct Ledger {
     config: Arc<Config>,
+    metrics: Arc<Metrics>,
     health: Arc<Health>,
-    epoch: u64,
-    session: Option<Session>,
+    fence: Fence,
+    open: Option<(Session, Table)>,
+    /// Whether it was said that rows are not marked.
+    warned: bool,
 }
 
 impl Ledger {
-    /// A ledger that writes under that epoch.
-    pub fn new(config: Arc<Config>, health: Arc<Health>, epoch: u64) -> Self {
+    /// A ledger that writes under that fence.
+    pub fn new(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+        fence: Fence,
+    ) -> Self {
         Self {
             config,
+            metrics,
             health,
-            epoch,
-            session: None,
+            fence,
+            open: None,
+            warned: false,
         }
     }
 
@@ -133,12 +168,12 @@ impl Ledger {
     /// What can't pass by itself: a missing grant, or another relay of this name.
     pub async fn run(
         mut self,
-        mut settlements: mpsc::Receiver<Settlement>,
+        mut settlements: mpsc::Receiver<Arc<Settlement>>,
         receipts: mpsc::Sender<Receipt>,
     ) -> Result<(), LedgerError> {
         self.health.good(Part::Ledger);
         while let Some(settlement) = settlements.recv().await {
-            let receipt = self.settle_with_retries(settlement).await?;
+            let receipt = self.settle_with_retries(&settlement).await?;
             if receipts.send(receipt).await.is_err() {
                 break;
             }
@@ -148,16 +183,16 @@ impl Ledger {
 
     async fn settle_with_retries(
         &mut self,
-        settlement: Settlement,
+        settlement: &Settlement,
     ) -> Result<Receipt, LedgerError> {
         let backoff = Backoff::default();
         let mut attempt = 1;
-        loop {
-            match self.settle(&settlement).await {
-                Ok(()) => break,
+        let marks = loop {
+            match self.settle(settlement).await {
+                Ok(marks) => break marks,
                 Err(error) => {
                     // Whatever state the session was in, it is not trusted again.
-                    self.session = None;
+                    self.open = None;
                     let (remedy, hint) = error.diagnosis();
                     if remedy == Remedy::Stop {
                         return Err(error);
@@ -169,7 +204,7 @@ impl Ledger {
                     tokio::time::sleep(backoff.delay(attempt)).await;
                 }
             }
-        }
+        };
         if attempt > 1 {
             info!("marks and checkpoints are written again");
         }
@@ -177,44 +212,87 @@ impl Ledger {
         Ok(Receipt {
             buried: settlement
                 .dead_letters
-                .into_iter()
-                .map(|(slot, _)| slot)
+                .iter()
+                .map(|(slot, _)| *slot)
                 .collect(),
-            marks: if self.config.mark == Mark::None {
-                0
-            } else {
-                settlement.marks.len()
-            },
+            marks,
             checkpoint: settlement.checkpoint.is_some(),
         })
     }
 
-    async fn settle(&mut self, settlement: &Settlement) -> Result<(), LedgerError> {
-        let session = match &mut self.session {
-            Some(session) => session,
-            absent @ None => {
-                let mut session = Session::connect(&self.config).await?;
-                if !marker::prepare(&mut session).await? {
-                    info!(
-                        "the account may not set binlog_row_image: marks write whole rows to the binlog; \
-                         GRANT SESSION_VARIABLES_ADMIN (BINLOG ADMIN on MariaDB) would make them small"
-                    );
-                }
-                absent.insert(session)
-            }
+    /// Writes a settlement; how many rows were marked. Each part is tried again by itself after a deadlock or a lock
+    /// wait: that ends no more than the statement's own transaction.
+    async fn settle(&mut self, settlement: &Settlement) -> Result<u64, LedgerError> {
+        if self.open.is_none() {
+            self.open = Some(self.connect().await?);
+        }
+        let Some((session, table)) = &mut self.open else {
+            return Ok(0);
         };
-        let config = &self.config;
+        let (config, metrics, fence) = (&self.config, &self.metrics, &self.fence);
+        let token = fence.claim.as_ref().map(|claim| &*claim.token);
         for note in &settlement.failures {
-            dead_letter::note_failure(config, session, &note.id, note.attempts, &note.error)
-                .await?;
+            conflicts!(
+                metrics,
+                dead_letter::note_failure(
+                    table,
+                    session,
+                    &note.id,
+                    note.attempts,
+                    &note.error,
+                    token
+                )
+            )?;
         }
         for (_, letter) in &settlement.dead_letters {
-            dead_letter::bury(config, session, letter).await?;
+            conflicts!(
+                metrics,
+                dead_letter::bury(config, table, session, letter, token)
+            )?;
         }
-        marker::mark(config, session, &settlement.marks).await?;
+        let marks = conflicts!(
+            metrics,
+            marker::mark(table, session, &settlement.marks, token)
+        )?;
+        if let Some(claim) = &fence.claim {
+            let wanted = settlement.marks.len() as u64;
+            if marks < wanted && table.mark != Mark::None {
+                let lost = wanted - marks;
+                metrics.marks_fenced.inc_by(lost);
+                warn!(
+                    rows = lost,
+                    "rows were taken over by another worker before they could be marked; they may be published twice"
+                );
+            }
+            conflicts!(
+                metrics,
+                claim::renew(table, session, claim, &settlement.renewals)
+            )?;
+        }
         if let Some(position) = &settlement.checkpoint {
-            checkpoint::save(config, session, self.epoch, position).await?;
+            checkpoint::save(config, session, fence.epoch, Some(position)).await?;
         }
-        Ok(())
+        Ok(marks)
+    }
+
+    async fn connect(&mut self) -> Result<(Session, Table), LedgerError> {
+        let mut session = Session::connect(&self.config).await?;
+        if !marker::prepare(&mut session).await? {
+            info!(
+                "the account may not set binlog_row_image: marks write whole rows to the binlog; \
+                 GRANT SESSION_VARIABLES_ADMIN (BINLOG ADMIN on MariaDB) would make them small"
+            );
+        }
+        let table = Table::inspect(&self.config, &mut session).await?;
+        if self.config.mark == Mark::Update && table.mark == Mark::None && !self.warned {
+            self.warned = true;
+            warn!(
+                table = %self.config.table.as_str(),
+                "the outbox table has no status column, so published rows are not marked: they can't be swept, polled \
+                 or cleaned up, and after a purged binlog every row in the table is published again; \
+                 add the column (see migrations/0001_outbox.sql), name it with RELAY_COLUMN_STATUS, or take RELAY_MARK=delete"
+            );
+        }
+        Ok((session, table))
     }
 }

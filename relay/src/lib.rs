@@ -27,10 +27,12 @@
 //! - **dead letter**: an event that was given up, kept with the reason.
 //! - **drain**: finish what is in flight, take in nothing.
 
+pub mod catalogue;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod dead_letter;
+pub mod envelope;
 pub mod error;
 pub mod event;
 pub mod health;
@@ -46,5 +48,6 @@ pub mod publish;
 pub mod relay;
 pub mod route;
 pub mod source;
+pub mod table;
 pub mod telemetry;
 pub mod window;

@@ -1,7 +1,9 @@
 //! Every metric, in one place.
 
 use prometheus::core::Collector;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder};
+use prometheus::{
+    Histogram, HistogramOpts, IntCounter, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 /// Commit to confirm, in seconds: from half a millisecond to a minute.
 const LATENCY: [f64; 16] = [
@@ -27,6 +29,24 @@ pub struct Metrics {
     pub dead_letters: IntCounter,
     /// Rows marked.
     pub marks: IntCounter,
+    /// Rows that were leased by another worker when they were to be marked.
+    pub marks_fenced: IntCounter,
+    /// Transactions that the server rolled back as deadlocks.
+    pub deadlocks: IntCounter,
+    /// Statements that waited too long for a lock.
+    pub lock_timeouts: IntCounter,
+    /// Rows claimed by polling.
+    pub claimed: IntCounter,
+    /// Rows that a sweep found and published.
+    pub swept: IntCounter,
+    /// Sweeps that found unpublished rows to look into.
+    pub sweeps: IntCounter,
+    /// 0 while the broker's circuit is closed, 1 half open, 2 open.
+    pub circuit: IntGauge,
+    /// 1 for the source in use.
+    pub source_mode: IntGaugeVec,
+    /// Changes between binlog and polling.
+    pub source_switches: IntCounter,
     /// Checkpoints written.
     pub checkpoint_writes: IntCounter,
     /// When the last checkpoint was written, in seconds since 1970.
@@ -94,6 +114,48 @@ impl Metrics {
                 "Events given up and kept as dead letters",
             )?,
             marks: counter(r, "relay_marks_total", "Outbox rows marked as published")?,
+            marks_fenced: counter(
+                r,
+                "relay_marks_fenced_total",
+                "Rows that another worker had taken over before they were marked",
+            )?,
+            deadlocks: counter(
+                r,
+                "mysql_deadlocks_total",
+                "Transactions that MySQL rolled back as deadlocks (error 1213); they are tried again",
+            )?,
+            lock_timeouts: counter(
+                r,
+                "mysql_lock_timeouts_total",
+                "Statements that waited too long for a lock (error 1205); they are tried again",
+            )?,
+            claimed: counter(r, "relay_claimed_total", "Rows claimed by polling")?,
+            swept: counter(
+                r,
+                "relay_swept_total",
+                "Unpublished rows that the binlog had not brought, found in the table and published",
+            )?,
+            sweeps: counter(
+                r,
+                "relay_sweeps_total",
+                "Looks at unpublished rows that the binlog might not have brought",
+            )?,
+            circuit: gauge(
+                r,
+                "relay_circuit_state",
+                "The broker's circuit: 0 closed, 1 half open (one probe), 2 open",
+            )?,
+            source_mode: labelled(
+                r,
+                "relay_source_mode",
+                "1 for the source in use: binlog or poll",
+                "mode",
+            )?,
+            source_switches: counter(
+                r,
+                "relay_source_switches_total",
+                "Changes from binlog to polling and back",
+            )?,
             checkpoint_writes: counter(r, "relay_checkpoint_writes_total", "Checkpoints written")?,
             checkpoint_time: gauge(
                 r,
@@ -157,6 +219,15 @@ impl Metrics {
         })
     }
 
+    /// Shows which source is in use.
+    pub fn show_mode(&self, mode: &str) {
+        for known in ["binlog", "poll"] {
+            self.source_mode
+                .with_label_values(&[known])
+                .set(i64::from(known == mode));
+        }
+    }
+
     /// The text that Prometheus scrapes.
     pub fn render(&self) -> String {
         TextEncoder::new()
@@ -179,6 +250,15 @@ fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, pr
 
 fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
     register(registry, IntGauge::new(name, help)?)
+}
+
+fn labelled(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+) -> Result<IntGaugeVec, prometheus::Error> {
+    register(registry, IntGaugeVec::new(Opts::new(name, help), &[label])?)
 }
 
 fn histogram(

@@ -69,6 +69,34 @@ impl MysqlError {
     }
 }
 
+/// How often a piece of work is done again after a deadlock or a lock wait before that counts as a failure.
+pub const CONFLICTS: u32 = 5;
+
+/// Does a piece of work again after a deadlock (1213) or a lock wait (1205), which it must bear, and counts both.
+macro_rules! conflicts {
+    ($metrics:expr, $work:expr) => {{
+        let mut attempt = 0;
+        loop {
+            match $work.await {
+                Err(error) if attempt < $crate::mysql::CONFLICTS => {
+                    let known = match error.code() {
+                        Some(1213) => Some(&$metrics.deadlocks),
+                        Some(1205) => Some(&$metrics.lock_timeouts),
+                        Some(_) | None => None,
+                    };
+                    let Some(counter) = known else {
+                        break Err(error);
+                    };
+                    counter.inc();
+                    attempt += 1;
+                }
+                done => break done,
+            }
+        }
+    }};
+}
+pub(crate) use conflicts;
+
 /// A connection to the outbox's server.
 pub struct Session {
     conn: Conn,

@@ -47,7 +47,7 @@ pub struct Links {
     /// The source's task.
     pub source_task: JoinHandle<Result<(), SourceError>>,
     /// To the ledger, one settlement at a time.
-    pub settlements: mpsc::Sender<Settlement>,
+    pub settlements: mpsc::Sender<Arc<Settlement>>,
     /// From the ledger.
     pub receipts: mpsc::Receiver<Receipt>,
     /// The ledger's task.
@@ -127,7 +127,7 @@ impl Pipeline {
         health: Arc<Health>,
         window: Window,
     ) -> Self {
-        let router = Router::new(&config.exchange, &config.name, config.routing_key.clone());
+        let router = Router::new(&config);
         Self {
             broker: Broker::new(metrics.clone(), health),
             config,
@@ -360,7 +360,7 @@ impl Pipeline {
     }
 
     /// Gives the ledger what has gathered, if it is free and there is reason to.
-    fn hand_over(&mut self, settlements: &mpsc::Sender<Settlement>, now: Instant) {
+    fn hand_over(&mut self, settlements: &mpsc::Sender<Arc<Settlement>>, now: Instant) {
         if self.ledger_busy {
             return;
         }
@@ -380,7 +380,7 @@ impl Pipeline {
         // The channel holds one, and the ledger is not busy: there is room, or the ledger has ended, which
         // the closed channel of receipts tells.
         if settlements
-            .try_send(std::mem::take(&mut self.settlement))
+            .try_send(Arc::new(std::mem::take(&mut self.settlement)))
             .is_ok()
         {
             self.ledger_busy = true;
@@ -408,7 +408,7 @@ impl Pipeline {
             self.window.buried(*slot);
             self.metrics.dead_letters.inc();
         }
-        self.metrics.marks.inc_by(receipt.marks as u64);
+        self.metrics.marks.inc_by(receipt.marks);
         if receipt.checkpoint {
             self.metrics.checkpoint_writes.inc();
             self.metrics.checkpoint_time.set(micros_now() / 1_000_000);

@@ -14,7 +14,7 @@ use crate::config::{Config, Sink};
 use crate::health::{Health, Part};
 use crate::http::{self, Pages};
 use crate::leader::{Leader, Lease};
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Fence, Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mysql::{Remedy, Session};
 use crate::pipeline::{Dial, Ended, Links, Pipeline};
@@ -269,7 +269,13 @@ impl Relay {
         );
         let (settlements, inbox) = mpsc::channel(1);
         let (outbox, receipts) = mpsc::channel(1);
-        let ledger = Ledger::new(self.config.clone(), self.health.clone(), epoch);
+        let fence = Fence { epoch, claim: None };
+        let ledger = Ledger::new(
+            self.config.clone(),
+            self.metrics.clone(),
+            self.health.clone(),
+            fence,
+        );
         Links {
             source,
             source_task: tokio::spawn(reader.run(start)),

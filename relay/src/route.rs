@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::config::RoutingTemplate;
+use crate::config::{Config, Envelope, Template};
+use crate::envelope;
 use crate::event::{Key, OutboxEvent};
 
 /// A header value of a publication.
@@ -53,24 +54,49 @@ pub enum RouteError {
     /// The `headers` column does not hold a JSON object.
     #[error("column headers is not a JSON object")]
     Headers,
+    /// The exchange name has no bytes, or too many.
+    #[error("the exchange name {name:?} has {bytes} bytes, and AMQP allows 1 to 127", bytes = name.len())]
+    Exchange {
+        /// The name.
+        name: Box<str>,
+    },
 }
 
 /// Makes publications of events.
 #[derive(Debug, Clone)]
 pub struct Router {
-    exchange: Arc<str>,
+    exchange: Template,
+    /// The exchange, where it is the same for every event that names none.
+    constant: Option<Arc<str>>,
     app_id: Arc<str>,
-    routing_key: RoutingTemplate,
+    routing_key: Template,
+    envelope: Envelope,
 }
 
 impl Router {
-    /// A router to that exchange, for the relay of that name.
-    pub fn new(exchange: &str, app_id: &str, routing_key: RoutingTemplate) -> Self {
+    /// A router as configured.
+    pub fn new(config: &Config) -> Self {
         Self {
-            exchange: exchange.into(),
-            app_id: app_id.into(),
-            routing_key,
+            constant: config.exchange.constant().map(Arc::from),
+            exchange: config.exchange.clone(),
+            app_id: config.name.as_str().into(),
+            routing_key: config.routing_key.clone(),
+            envelope: config.envelope,
         }
+    }
+
+    /// The exchange of an event: the row's own, or the configured one.
+    pub fn exchange(&self, event: &OutboxEvent) -> Arc<str> {
+        match (&event.exchange, &self.constant) {
+            (Some(own), _) => Arc::from(&**own),
+            (None, Some(constant)) => constant.clone(),
+            (None, None) => self.exchange.render(event).into(),
+        }
+    }
+
+    /// Whether that exchange is the one that the relay declares or checks on connecting.
+    pub fn is_checked(&self, exchange: &str) -> bool {
+        self.constant.as_deref() == Some(exchange)
     }
 
     /// The publication of an event.
@@ -80,6 +106,13 @@ impl Router {
     pub fn publication(&self, event: &OutboxEvent) -> Result<Publication, RouteError> {
         if let Some(defect) = &event.defect {
             return Err(RouteError::Defect(defect.clone()));
+        }
+        let exchange = self.exchange(event);
+        // The default exchange, of the empty name, would route past every binding.
+        if exchange.is_empty() || exchange.len() > 127 {
+            return Err(RouteError::Exchange {
+                name: (*exchange).into(),
+            });
         }
         let mut headers = vec![
             ("event_id".to_owned(), header_of_key(&event.id)),
@@ -98,17 +131,20 @@ impl Router {
             headers.extend(own.unwrap_or_default().into_iter().filter_map(extra_header));
         }
         Ok(Publication {
-            exchange: self.exchange.clone(),
-            routing_key: self.routing_key.render(event),
+            exchange,
+            routing_key: match &event.routing_key {
+                Some(own) => own.to_string(),
+                None => self.routing_key.render(event),
+            },
             message_id: event.idempotency_key.to_string(),
             kind: event.event_type.to_string(),
-            content_type: "application/json",
+            content_type: envelope::content_type(self.envelope),
             app_id: self.app_id.clone(),
             timestamp: event
                 .created_at
                 .and_then(|micros| u64::try_from(micros / 1_000_000).ok()),
             headers,
-            body: event.envelope(),
+            body: envelope::body(self.envelope, event, &self.app_id),
         })
     }
 }
@@ -122,6 +158,7 @@ fn header_of_key(key: &Key) -> HeaderValue {
             Err(_) => HeaderValue::Text(number.to_string()),
         },
         Key::Text(text) => HeaderValue::Text(text.to_string()),
+        Key::Uuid(_) => HeaderValue::Text(key.to_string()),
     }
 }
 
@@ -153,8 +190,41 @@ mod tests {
     use crate::event::tests::event;
 
     fn router() -> Router {
-        let template = RoutingTemplate::parse("{aggregate_type}.{event_type}").unwrap();
-        Router::new("outbox.events", "relay-a", template)
+        router_to("outbox.events")
+    }
+
+    fn router_to(exchange: &str) -> Router {
+        let exchange = Template::parse(exchange).unwrap();
+        Router {
+            constant: exchange.constant().map(Arc::from),
+            exchange,
+            app_id: "relay-a".into(),
+            routing_key: Template::parse("{aggregate_type}.{event_type}").unwrap(),
+            envelope: Envelope::Full,
+        }
+    }
+
+    #[test]
+    fn the_row_wins_over_the_configured_route() {
+        let mut event = event(1, 1);
+        let publication = router_to("out.{aggregate_type}")
+            .publication(&event)
+            .unwrap();
+        assert_eq!(&*publication.exchange, "out.order");
+        event.exchange = Some("special".into());
+        event.routing_key = Some("a.b".into());
+        let publication = router().publication(&event).unwrap();
+        assert_eq!(
+            (&*publication.exchange, &*publication.routing_key),
+            ("special", "a.b")
+        );
+        event.exchange = Some("".into());
+        assert!(
+            router().publication(&event).is_err(),
+            "the default exchange"
+        );
+        event.exchange = Some("x".repeat(128).into());
+        assert!(router().publication(&event).is_err());
     }
 
     #[test]
@@ -202,13 +272,10 @@ mod tests {
             ("fixed", "fixed"),
             ("", ""),
         ] {
-            assert_eq!(
-                RoutingTemplate::parse(template).unwrap().render(&event),
-                key
-            );
+            assert_eq!(Template::parse(template).unwrap().render(&event), key);
         }
-        assert!(RoutingTemplate::parse("{aggregate_type").is_err());
-        assert!(RoutingTemplate::parse("aggregate_type}").is_err());
-        assert!(RoutingTemplate::parse("{x}").is_err());
+        assert!(Template::parse("{aggregate_type").is_err());
+        assert!(Template::parse("aggregate_type}").is_err());
+        assert!(Template::parse("{x}").is_err());
     }
 }

@@ -1,6 +1,8 @@
 //! What a source yields: events, and the commits that seal them.
 
 pub mod binlog;
+pub mod claim;
+mod select;
 mod snapshot;
 
 use crate::event::OutboxEvent;

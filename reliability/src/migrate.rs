@@ -43,6 +43,13 @@ pub const RELIABILITY: Migration = Migration {
     sql: include_str!("../../migrations/0002_reliability.sql"),
 };
 
+/// What the relay keeps about dead letters: their row's key, and an audit trail. Goes with [`OUTBOX`].
+pub const DEAD_LETTER_KEY: Migration = Migration {
+    version: 4,
+    name: "dead_letter_key",
+    sql: include_str!("../../migrations/0004_dead_letter_key.sql"),
+};
+
 /// A script that is run once in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migration {

@@ -37,7 +37,7 @@ pub(super) async fn save(
     name: &str,
     path: &Path,
     epoch: u64,
-    position: &Position,
+    position: Option<&Position>,
 ) -> Result<(), CheckpointError> {
     if load(path).await?.epoch != epoch {
         return Err(CheckpointError::Fenced {
@@ -49,7 +49,7 @@ pub(super) async fn save(
         path,
         Stored {
             epoch,
-            position: Some(position.to_json()),
+            position: position.map(Position::to_json),
         },
     )
     .await
@@ -119,7 +119,7 @@ mod tests {
             file: "b.1".into(),
             offset: 4,
         };
-        save("a", &path, 1, &position).await.unwrap();
+        save("a", &path, 1, Some(&position)).await.unwrap();
         let second = take_over("a", &path).await.unwrap();
         assert_eq!(
             second,
@@ -128,12 +128,12 @@ mod tests {
                 position: Some(position.clone())
             }
         );
-        let error = save("a", &path, 1, &position).await.unwrap_err();
+        let error = save("a", &path, 1, Some(&position)).await.unwrap_err();
         assert!(
             matches!(error, CheckpointError::Fenced { epoch: 1, .. }),
             "{error}"
         );
-        save("a", &path, 2, &position).await.unwrap();
+        save("a", &path, 2, Some(&position)).await.unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -39,11 +39,16 @@ pub(super) async fn save(
     config: &Config,
     session: &mut Session,
     epoch: u64,
-    position: &Position,
+    position: Option<&Position>,
 ) -> Result<(), CheckpointError> {
     let table = config.checkpoint_table.quoted();
     let update = format!("UPDATE {table} SET position = ?, owner = ? WHERE name = ? AND epoch = ?");
-    let params = (position.to_json(), owner(), &config.name, epoch);
+    let params = (
+        position.map(Position::to_json),
+        owner(),
+        &config.name,
+        epoch,
+    );
     match session
         .execute("save the checkpoint", update, params)
         .await?

@@ -15,7 +15,7 @@ pub(super) fn main(config: Config) -> anyhow::Result<()> {
             .await
             .map_err(super::run::with_hint)?;
         let mut conn: Conn = session.into_conn();
-        let report = migrate::run(&mut conn, &[migrate::OUTBOX])
+        let report = migrate::run(&mut conn, &[migrate::OUTBOX, migrate::DEAD_LETTER_KEY])
             .await
             .with_context(|| format!("cannot migrate {}", config.mysql))?;
         conn.disconnect()

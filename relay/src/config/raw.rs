@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn defaults_are_valid() {
         let config = load(&URLS).unwrap();
-        assert_eq!(config.exchange, "outbox.events");
+        assert_eq!(config.exchange.constant(), Some("outbox.events"));
         assert_eq!(config.window, 5000);
         assert!(
             !format!("{config:?}").contains("hunter2"),

@@ -60,6 +60,9 @@ const fn secret(
 const DURATION: &str = "a duration above zero such as 500ms, 30s, 5m or 1h";
 const IDENTIFIER: &str =
     "a table name of letters, digits, _ and $, at most 64, in the database of mysql_url";
+const COLUMN: &str = "a column name of letters, digits, _ and $, at most 64";
+const OPTIONAL_COLUMN: &str =
+    "a column name of letters, digits, _ and $, at most 64, or - for none";
 const FILE: &str = "the path of a file that can be read";
 
 /// Every setting there is.
@@ -115,8 +118,38 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "source",
         Some("auto"),
-        "auto or binlog",
-        "Where events are captured; auto means the binlog where the server's is fit for it",
+        "auto, binlog or poll",
+        "Where events are captured; auto means the binlog, and polling for as long as the binlog can't be read",
+    ),
+    setting(
+        "claim",
+        Some("auto"),
+        "auto, skip_locked or token",
+        "How polling claims rows: FOR UPDATE SKIP LOCKED (MySQL 8.0.1+, MariaDB 10.6+), or UPDATE with a token; auto means what the server knows",
+    ),
+    setting(
+        "claim_batch",
+        Some("500"),
+        "a number from 1 to 10000",
+        "Rows a claim when polling",
+    ),
+    setting(
+        "claim_lease",
+        Some("60s"),
+        DURATION,
+        "How long a row that was claimed by polling is out of other workers' reach; renewed for as long as it is held",
+    ),
+    setting(
+        "poll_interval",
+        Some("200ms"),
+        DURATION,
+        "Pause between claims when polling, once a claim finds less than a batch",
+    ),
+    setting(
+        "sweep_interval",
+        Some("30s"),
+        DURATION,
+        "Pause between looks for unpublished rows that the binlog did not bring: dead letters sent again, rows reset by hand or restored",
     ),
     setting(
         "server_id",
@@ -131,6 +164,73 @@ pub const SETTINGS: &[Setting] = &[
         "Heartbeat asked of an idle binlog stream; three missed ones mean a dead connection",
     ),
     setting("table", Some("outbox_events"), IDENTIFIER, "Outbox table"),
+    setting(
+        "preset",
+        Some("outbox"),
+        "outbox or debezium",
+        "Names of the outbox table's columns: this project's, or id, aggregatetype, aggregateid, type and payload; column_* settings change single ones",
+    ),
+    setting(
+        "column_id",
+        None,
+        COLUMN,
+        "Primary key: a number, a text, or BINARY(16) for a UUID",
+    ),
+    setting(
+        "column_aggregate_type",
+        None,
+        COLUMN,
+        "Kind of the aggregate",
+    ),
+    setting(
+        "column_aggregate_id",
+        None,
+        COLUMN,
+        "Which aggregate: a number, a text, or BINARY(16) for a UUID",
+    ),
+    setting("column_event_type", None, COLUMN, "What happened"),
+    setting(
+        "column_payload",
+        None,
+        COLUMN,
+        "JSON, in a JSON, text or binary column",
+    ),
+    setting(
+        "column_idempotency_key",
+        None,
+        COLUMN,
+        "The message_id that consumers recognise a duplicate by; may be the primary key",
+    ),
+    setting(
+        "column_created_at",
+        None,
+        OPTIONAL_COLUMN,
+        "When the event happened",
+    ),
+    setting(
+        "column_headers",
+        None,
+        OPTIONAL_COLUMN,
+        "Extra message headers: a flat JSON object",
+    ),
+    setting(
+        "column_status",
+        None,
+        OPTIONAL_COLUMN,
+        "PENDING, PROCESSING, PUBLISHED or FAILED; without it rows are not marked, and nothing but the binlog is read",
+    ),
+    setting(
+        "column_exchange",
+        None,
+        OPTIONAL_COLUMN,
+        "The exchange that a row asks for; NULL means the configured one",
+    ),
+    setting(
+        "column_routing_key",
+        None,
+        OPTIONAL_COLUMN,
+        "The routing key that a row asks for; NULL means the configured one",
+    ),
     setting(
         "dead_letter_table",
         Some("dead_letter_events"),
@@ -152,8 +252,8 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "exchange",
         Some("outbox.events"),
-        "1 to 127 bytes",
-        "Exchange that events go to",
+        "a text of at most 127 bytes, with fields such as {aggregate_type} in it as in routing_key",
+        "Exchange that events go to; one with fields in it is neither declared nor checked",
     ),
     setting(
         "exchange_type",
@@ -172,6 +272,12 @@ pub const SETTINGS: &[Setting] = &[
         Some("{aggregate_type}.{event_type}"),
         "a text with {aggregate_type}, {aggregate_id}, {event_type}, {event_id} or {idempotency_key} in it",
         "Template of the routing key",
+    ),
+    setting(
+        "envelope",
+        Some("full"),
+        "full, payload or cloudevents",
+        "Message body: the payload with the row's fields round it, the payload alone, or CloudEvents 1.0",
     ),
     setting(
         "ordering",
@@ -282,6 +388,7 @@ pub fn reference() -> String {
     for setting in SETTINGS {
         let default = match setting.default {
             Some(default) => format!("`{default}`"),
+            None if setting.key.starts_with("column_") => "as `preset` says".to_owned(),
             None => "none".to_owned(),
         };
         text += &format!(

@@ -1,10 +1,11 @@
 //! Readers of single values.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::event::OutboxEvent;
 
-/// A table name, safe to put between backquotes.
+/// The name of a table or a column, safe to put between backquotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identifier(String);
 
@@ -42,11 +43,27 @@ enum Piece {
     IdempotencyKey,
 }
 
-/// A routing key with fields of the event in it.
+/// A routing key or an exchange name with fields of the event in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoutingTemplate(Vec<Piece>);
+pub struct Template(Vec<Piece>);
 
-impl RoutingTemplate {
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for piece in &self.0 {
+            f.write_str(match piece {
+                Piece::Text(text) => text,
+                Piece::AggregateType => "{aggregate_type}",
+                Piece::AggregateId => "{aggregate_id}",
+                Piece::EventType => "{event_type}",
+                Piece::EventId => "{event_id}",
+                Piece::IdempotencyKey => "{idempotency_key}",
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Template {
     /// Reads a template such as `{aggregate_type}.{event_type}`.
     ///
     /// # Errors
@@ -80,7 +97,16 @@ impl RoutingTemplate {
         Ok(Self(pieces))
     }
 
-    /// The routing key of an event.
+    /// The text, where it is the same for every event.
+    pub fn constant(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [] => Some(""),
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text for an event.
     pub fn render(&self, event: &OutboxEvent) -> String {
         let mut key = String::with_capacity(48);
         for piece in &self.0 {
@@ -131,6 +157,16 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         _ => return Err(String::new()),
     };
     number.checked_mul(factor).ok_or_else(String::new)
+}
+
+/// A template of an exchange name. AMQP allows 127 bytes; what a field adds is checked with each event.
+pub(super) fn exchange(text: &str) -> Result<Template, String> {
+    let template = Template::parse(text)?;
+    match template.constant() {
+        Some("") => Err(String::new()),
+        Some(name) if name.len() > 127 => Err(String::new()),
+        Some(_) | None => Ok(template),
+    }
 }
 
 pub(super) fn log_filter(text: &str) -> Result<String, String> {

@@ -96,6 +96,37 @@ impl Server {
         })
     }
 
+    /// Whether it knows `SKIP LOCKED`: MySQL from 8.0.1, MariaDB from 10.6.
+    pub fn skips_locked(&self) -> bool {
+        let mut parts = self
+            .version
+            .split(|c: char| !c.is_ascii_digit())
+            .map(|part| part.parse::<u32>().unwrap_or(0));
+        let version = (
+            parts.next().unwrap_or(0),
+            parts.next().unwrap_or(0),
+            parts.next().unwrap_or(0),
+        );
+        match self.flavor {
+            Flavor::MySql => version >= (8, 0, 1),
+            Flavor::MariaDb => version >= (10, 6, 0),
+        }
+    }
+
+    /// Whether a new session's writes go to a binlog as statements.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub async fn logs_statements(&self, session: &mut Session) -> Result<bool, MysqlError> {
+        let settings: Option<(u8, String)> = session
+            .first(
+                "ask for the binlog's settings",
+                "SELECT @@global.log_bin, CAST(@@session.binlog_format AS CHAR)",
+            )
+            .await?;
+        Ok(settings.is_some_and(|(log_bin, format)| log_bin != 0 && format == "STATEMENT"))
+    }
+
     /// Whether its binlog holds whole rows.
     ///
     /// # Errors
@@ -166,5 +197,31 @@ impl Server {
             }
         }
         Ok(Err(Unfit::NoPosition))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_know_no_skip_locked() {
+        for (flavor, version, knows) in [
+            (Flavor::MySql, "5.7.44-log", false),
+            (Flavor::MySql, "8.0.0-dmr", false),
+            (Flavor::MySql, "8.0.36", true),
+            (Flavor::MySql, "9.7.0", true),
+            (Flavor::MariaDb, "10.5.27-MariaDB", false),
+            (Flavor::MariaDb, "10.11.19-MariaDB-log", true),
+        ] {
+            let server = Server {
+                flavor,
+                version: version.to_owned(),
+                server_id: 1,
+                gtid: true,
+                folds_names: false,
+            };
+            assert_eq!(server.skips_locked(), knows, "{version}");
+        }
     }
 }

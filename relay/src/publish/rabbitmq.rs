@@ -45,7 +45,8 @@ pub struct RabbitSettings {
     uri: AMQPUri,
     ca_file: Option<PathBuf>,
     connection_name: String,
-    exchange: String,
+    /// The exchange to be declared or checked; none where it differs from event to event.
+    exchange: Option<String>,
     exchange_type: String,
     topology: Topology,
     heartbeat: Duration,
@@ -63,7 +64,7 @@ impl RabbitSettings {
             uri: config.amqp.uri().clone(),
             ca_file: config.amqp_ca_file.clone(),
             connection_name: format!("outbox-relay {}", config.name),
-            exchange: config.exchange.clone(),
+            exchange: config.exchange.constant().map(str::to_owned),
             exchange_type: config.exchange_type.clone(),
             topology: config.topology,
             heartbeat: config.amqp_heartbeat,

@@ -4,7 +4,6 @@
 //! stream is opened again where the tail stands, in the middle of a transaction too; only what that can't mend ends
 //! the source.
 
-mod columns;
 pub mod decode;
 pub mod jsonb;
 mod overlap;
@@ -19,8 +18,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::select::Select;
 use super::snapshot::{Snapshot, finds_only_unpublished};
 use super::{Batch, Item};
+use crate::catalogue;
 use crate::config::Config;
 use crate::health::{Health, Part};
 use crate::metrics::Metrics;
@@ -306,7 +307,7 @@ impl Reader {
             let from = batch.len();
             if tail.needs_catalogue(&event) {
                 let mut session = Session::connect(&self.config).await?;
-                tail.set_catalogue(columns::catalogue(&self.config, &mut session).await?);
+                tail.set_catalogue(catalogue::catalogue(&self.config, &mut session).await?);
             }
             tail.feed(&event, batch)?;
             if let Some(open) = overlap {
@@ -339,25 +340,19 @@ impl Reader {
             .fitness(&mut session)
             .await?
             .map_err(SourceError::Unfit)?;
-        let catalogue = columns::catalogue(&self.config, &mut session).await?;
-        let names = catalogue.columns.iter().map(|column| column.name.as_str());
-        let places = columns::places(names).map_err(|field| {
-            let why = format!(
-                "has no column {}, or the account may not see it",
-                field.name
-            );
-            SourceError::Table {
-                table: tail::table_name(&self.config),
-                why,
-            }
+        let catalogue = catalogue::catalogue(&self.config, &mut session).await?;
+        let select = Select::new(&self.config, &catalogue).map_err(|missing| {
+            let table = tail::table_name(&self.config);
+            let why = missing.to_string();
+            SourceError::Table { table, why }
         })?;
-        let present = places.iter().map(Option::is_some).collect();
-        if !finds_only_unpublished(&self.config) {
+        let has_status = catalogue.bookkeeping(&self.config.columns).status;
+        if !finds_only_unpublished(&self.config) || !has_status {
             warn!(
-                "mark = none: published rows can't be told from unpublished ones, so every row of the table is published"
+                "rows are not marked, so published ones can't be told from unpublished ones: every row of the table is published"
             );
         }
-        let opened = Snapshot::open(&self.config, &server, session, present).await?;
+        let opened = Snapshot::open(&self.config, &server, session, select, has_status).await?;
         let mut snapshot = opened.map_err(SourceError::Unfit)?;
         self.metrics.snapshots.inc();
         self.health.good(Part::Source);

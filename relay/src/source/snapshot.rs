@@ -17,11 +17,12 @@
 
 use mysql_async::{Params, Row, Value};
 
-use crate::config::{CheckpointStore, Config, Mark};
-use crate::event::{Datum, FIELDS, Key, OutboxEvent};
-use crate::marker::value_of;
+use super::select::Select;
+use crate::config::{CheckpointStore, Config, Identifier, Mark};
+use crate::event::{Key, OutboxEvent};
 use crate::mysql::{Flavor, MysqlError, Server, Session, Unfit};
 use crate::position::Position;
+use crate::table::value_of;
 
 /// Rows a page: about a megabyte of events.
 const PAGE: usize = 1_000;
@@ -33,13 +34,17 @@ pub(super) struct Snapshot {
     pub(super) start: Position,
     /// Whatever the read view holds lies at or before here.
     pub(super) end: Position,
-    columns: Vec<bool>,
+    select: Select,
+    /// Whether rows tell that they are published.
+    has_status: bool,
     table: String,
+    id: String,
+    status: String,
     last: Option<Key>,
 }
 
 impl Snapshot {
-    /// Opens the read view. `present` tells which of [`FIELDS`] the table has.
+    /// Opens the read view of a table as the catalogue describes it.
     ///
     /// # Errors
     /// The server can't be asked; inside, why it has no position.
@@ -47,7 +52,8 @@ impl Snapshot {
         config: &Config,
         server: &Server,
         mut session: Session,
-        present: Vec<bool>,
+        select: Select,
+        has_status: bool,
     ) -> Result<Result<Self, Unfit>, MysqlError> {
         let doing = "open a snapshot";
         session
@@ -83,8 +89,15 @@ impl Snapshot {
             session,
             start,
             end,
-            columns: present,
+            select,
+            has_status,
             table,
+            id: config.columns.id().quoted(),
+            status: config
+                .columns
+                .status()
+                .map(Identifier::quoted)
+                .unwrap_or_default(),
             last: None,
         }))
     }
@@ -101,8 +114,7 @@ impl Snapshot {
             let full = rows.len() == PAGE;
             let mut events = Vec::with_capacity(rows.len());
             for row in rows {
-                let data = self.data_of(row);
-                if let Some(event) = OutboxEvent::from_row(data) {
+                if let Some(event) = self.select.event(row) {
                     self.last = Some(event.id.clone());
                     events.push(event);
                 }
@@ -118,8 +130,13 @@ impl Snapshot {
     /// # Errors
     /// The connection is gone, and with it the read view.
     pub(super) async fn holds(&mut self, id: &Key) -> Result<bool, MysqlError> {
-        let status = if self.has_status() { UNPUBLISHED } else { "" };
-        let statement = format!("SELECT 1 FROM {} WHERE id = ?{status}", self.table);
+        let unpublished = if self.has_status {
+            format!(" AND {} IN ('PENDING', 'PROCESSING')", self.status)
+        } else {
+            String::new()
+        };
+        let (table, column) = (&self.table, &self.id);
+        let statement = format!("SELECT 1 FROM {table} WHERE {column} = ?{unpublished}");
         let found: Vec<(u8,)> = self
             .session
             .rows("look into the snapshot", statement, (value_of(id),))
@@ -127,57 +144,35 @@ impl Snapshot {
         Ok(!found.is_empty())
     }
 
-    fn has_status(&self) -> bool {
-        self.columns.last().copied().unwrap_or(false)
-    }
-
     /// One ordered read an unpublished status: each is served by the index on status and id, where `IN` of both
     /// would sort.
     fn query(&self) -> (String, Params) {
-        let names: Vec<&str> = FIELDS
-            .iter()
-            .zip(&self.columns)
-            .filter(|(_, present)| **present)
-            .map(|(field, _)| field.name)
-            .collect();
-        let (names, table) = (names.join(", "), &self.table);
+        let (list, table, id) = (&self.select.list, &self.table, &self.id);
         let after = if self.last.is_some() {
-            " AND id > ?"
+            format!(" AND {id} > ?")
         } else {
-            ""
+            String::new()
         };
         let last: Vec<Value> = self.last.iter().map(value_of).collect();
-        if !self.has_status() {
+        if !self.has_status {
             let query =
-                format!("SELECT {names} FROM {table} WHERE TRUE{after} ORDER BY id LIMIT {PAGE}");
+                format!("SELECT {list} FROM {table} WHERE TRUE{after} ORDER BY {id} LIMIT {PAGE}");
             return (query, positional(last));
         }
         let part = |status| {
+            let column = &self.status;
             format!(
-                "(SELECT {names} FROM {table} WHERE status = '{status}'{after} ORDER BY id LIMIT {PAGE})"
+                "(SELECT {list} FROM {table} WHERE {column} = '{status}'{after} ORDER BY {id} LIMIT {PAGE})"
             )
         };
         let query = format!(
-            "{} UNION ALL {} ORDER BY id LIMIT {PAGE}",
+            "{} UNION ALL {} ORDER BY {id} LIMIT {PAGE}",
             part("PENDING"),
             part("PROCESSING")
         );
         (query, positional([last.clone(), last].concat()))
     }
-
-    fn data_of(&self, row: Row) -> [Datum; FIELDS.len()] {
-        let mut values = row.unwrap_raw().into_iter();
-        let mut data = [const { Datum::Null }; FIELDS.len()];
-        for (datum, present) in data.iter_mut().zip(&self.columns) {
-            if *present {
-                *datum = values.next().flatten().map_or(Datum::Null, datum_of);
-            }
-        }
-        data
-    }
 }
-
-const UNPUBLISHED: &str = " AND status IN ('PENDING', 'PROCESSING')";
 
 fn positional(values: Vec<Value>) -> Params {
     if values.is_empty() {
@@ -185,48 +180,6 @@ fn positional(values: Vec<Value>) -> Params {
     } else {
         Params::Positional(values)
     }
-}
-
-/// A value of a query as the binlog would give it.
-fn datum_of(value: Value) -> Datum {
-    match value {
-        Value::NULL => Datum::Null,
-        Value::Bytes(bytes) => Datum::Bytes(bytes),
-        Value::Int(number) => Datum::Int(number),
-        Value::UInt(number) => Datum::UInt(number),
-        Value::Float(number) => Datum::Bytes(number.to_string().into_bytes()),
-        Value::Double(number) => Datum::Bytes(number.to_string().into_bytes()),
-        Value::Date(year, month, day, hour, minute, second, micros) => {
-            match days_from_civil(i64::from(year), i64::from(month), i64::from(day)) {
-                Some(days) => {
-                    let seconds = ((days * 24 + i64::from(hour)) * 60 + i64::from(minute)) * 60
-                        + i64::from(second);
-                    Datum::Micros(seconds * 1_000_000 + i64::from(micros))
-                }
-                None => Datum::Null,
-            }
-        }
-        Value::Time(negative, days, hours, minutes, seconds, micros) => {
-            let sign = if negative { "-" } else { "" };
-            let hours = u32::from(hours) + days * 24;
-            let text = format!("{sign}{hours:02}:{minutes:02}:{seconds:02}.{micros:06}");
-            Datum::Bytes(text.into_bytes())
-        }
-    }
-}
-
-/// Days since 1970-01-01 (Hinnant, as in [`crate::event`]); none for a zero date.
-fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
-    if month == 0 || day == 0 {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let month_from_march = if month > 2 { month - 3 } else { month + 9 };
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    Some(era * 146_097 + day_of_era - 719_468)
 }
 
 /// MariaDB manual, "START TRANSACTION WITH CONSISTENT SNAPSHOT": file and offset of the read view, as a GTID list
@@ -273,32 +226,4 @@ async fn mariadb_position(session: &mut Session) -> Result<Result<Position, Unfi
 /// Whether reading all unpublished rows finds only such: without marks it finds every row there is.
 pub(super) fn finds_only_unpublished(config: &Config) -> bool {
     config.mark != Mark::None
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::event::rfc3339;
-
-    proptest! {
-        #[test]
-        fn dates_and_back(
-            year in 1i64..9999, month in 1i64..=12, day in 1i64..=28, hour in 0u8..24, micros in 0u32..1_000_000
-        ) {
-            let value = Value::Date(
-                u16::try_from(year).unwrap(), u8::try_from(month).unwrap(), u8::try_from(day).unwrap(),
-                hour, 59, 58, micros,
-            );
-            let Datum::Micros(count) = datum_of(value) else { panic!() };
-            let text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:59:58.{micros:06}Z");
-            prop_assert_eq!(rfc3339(count), text);
-        }
-    }
-
-    #[test]
-    fn a_zero_date_is_no_date() {
-        assert_eq!(datum_of(Value::Date(0, 0, 0, 0, 0, 0, 0)), Datum::Null);
-    }
 }

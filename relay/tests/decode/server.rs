@@ -230,6 +230,7 @@ pub(crate) fn as_text(datum: &Datum) -> Text {
         Datum::UInt(number) => Some(number.to_string().into_bytes()),
         Datum::Micros(micros) => Some(micros.to_string().into_bytes()),
         Datum::Bytes(bytes) => Some(bytes.clone()),
+        Datum::Uuid(bytes) => Some(bytes.to_vec()),
     }
 }
 

@@ -205,8 +205,11 @@ fn unexpected(frame: Inbound, breach: &'static str) -> PublishError {
 }
 
 async fn declare(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), PublishError> {
+    let Some(name) = &settings.exchange else {
+        return Ok(());
+    };
     let declare = exchange::Declare {
-        exchange: short(&settings.exchange)?,
+        exchange: short(name)?,
         kind: short(&settings.exchange_type)?,
         passive: settings.topology == Topology::Check,
         durable: true,
@@ -220,7 +223,7 @@ async fn declare(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), Publi
         Inbound::Done(Done::ExchangeDeclare) => Ok(()),
         // An unknown exchange type closes the whole connection (503).
         Inbound::Close(close) if !passes(&close) => Err(PublishError::Topology {
-            exchange: settings.exchange.clone(),
+            exchange: name.clone(),
             code: close.code,
             text: close.text,
         }),

@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use mysql_common::binlog::events::{Event, GtidEvent};
 
-use super::columns::{Catalogue, places};
 use super::decode::{
     ColumnRef, DecodeError, Gtid, MariaDbGtidEvent, Query, Rotate, RowPlan, RowsEvent, TableMap,
     TableName, XaPrepare, XaStatement, XaVerb, event_type, uncompress_query, uncompress_rows,
 };
 use super::{Batch, Item, SourceError};
-use crate::config::Config;
-use crate::event::OutboxEvent;
+use crate::catalogue::{Catalogue, Fields, Finish};
+use crate::config::{Columns, Config};
+use crate::event::{OutboxEvent, Row};
 use crate::mysql::Server;
 use crate::position::{MariaDbGtid, Position, Source, Step};
 use crate::source::snapshot::finds_only_unpublished;
@@ -48,7 +48,7 @@ struct Plan {
     map: Vec<u8>,
     table_id: u64,
     /// How to read its rows; or why they can't be read, which matters only once there are some.
-    rows: Result<RowPlan, String>,
+    rows: Result<(RowPlan, Finish), String>,
 }
 
 /// Where reading stands, and what is known there.
@@ -56,6 +56,7 @@ pub(super) struct Tail {
     schema: Vec<u8>,
     table: Vec<u8>,
     checkpoint_table: Vec<u8>,
+    columns: Columns,
     folds_names: bool,
     /// Whether a snapshot finds only unpublished rows, so that taking one is no flood.
     finds_unpublished: bool,
@@ -81,6 +82,7 @@ impl Tail {
             schema: config.mysql.database().as_bytes().to_vec(),
             table: config.table.as_str().as_bytes().to_vec(),
             checkpoint_table: config.checkpoint_table.as_str().as_bytes().to_vec(),
+            columns: config.columns.clone(),
             folds_names: false,
             finds_unpublished: finds_only_unpublished(config),
             prepared: Prepared::new(),
@@ -464,54 +466,57 @@ impl Tail {
 
     /// Which columns hold the fields: by the names in the binlog, or by those of the catalogue where the table is
     /// surely the same as then.
-    fn plan_of(&self, map: &TableMap, timestamp: u32) -> Result<RowPlan, String> {
+    fn plan_of(&self, map: &TableMap, timestamp: u32) -> Result<(RowPlan, Finish), String> {
         let nothing = Catalogue::default();
         let catalogue = self.catalogue.as_ref().unwrap_or(&nothing);
         let named = map.columns.iter().all(|column| column.name.is_some());
-        let places = if named {
+        let fields = if named {
             let names = map
                 .columns
                 .iter()
                 .map(|column| column.name.as_deref().unwrap_or_default());
-            places(names)
+            Fields::locate(&self.columns, names)
         } else if catalogue.describes(&map.columns, timestamp) {
-            places(catalogue.columns.iter().map(|column| column.name.as_str()))
+            let names = catalogue.columns.iter().map(|column| column.name.as_str());
+            Fields::locate(&self.columns, names)
         } else {
             return Err(format!(
                 "the table {}.{} was altered after these rows were written, and the binlog does not name its columns (SET GLOBAL binlog_row_metadata = 'FULL' lets it name them from now on)",
                 map.schema, map.table
             ));
         };
-        let places = places.map_err(|field| {
-            format!(
-                "the table {}.{} had no column {}",
-                map.schema, map.table, field.name
-            )
-        })?;
-        let refs = places.into_iter().enumerate().filter_map(|(slot, place)| {
-            let place = place?;
-            let column = ColumnRef::new(place, slot);
-            // The declaration fills in what the binlog leaves out; by name, since columns may have moved since.
-            let name = map
-                .columns
-                .get(place)
-                .and_then(|column| column.name.as_deref());
-            let declared = match name {
-                Some(name) => catalogue
+        let fields = fields
+            .map_err(|missing| format!("the table {}.{} {missing}", map.schema, map.table))?;
+        let finish = Finish::new(&fields, catalogue, &self.columns);
+        let refs = fields
+            .places()
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, place)| {
+                let place = (*place).filter(|_| !finish.is_twin(slot))?;
+                let column = ColumnRef::new(place, slot);
+                // The declaration fills in what the binlog leaves out; by name, since columns may have moved since.
+                let name = map
                     .columns
-                    .iter()
-                    .find(|other| other.name.eq_ignore_ascii_case(name)),
-                None => catalogue.columns.get(place),
-            };
-            Some(match declared {
-                Some(other) => {
-                    column.declared_as(&other.definition, other.character_set.as_deref())
-                }
-                None => column,
-            })
-        });
+                    .get(place)
+                    .and_then(|column| column.name.as_deref());
+                let declared = match name {
+                    Some(name) => catalogue
+                        .columns
+                        .iter()
+                        .find(|other| other.name.eq_ignore_ascii_case(name)),
+                    None => catalogue.columns.get(place),
+                };
+                Some(match declared {
+                    Some(other) => {
+                        column.declared_as(&other.definition, other.character_set.as_deref())
+                    }
+                    None => column,
+                })
+            });
         let wanted: Vec<ColumnRef> = refs.collect();
-        RowPlan::new(map, &wanted).map_err(|error| error.to_string())
+        let plan = RowPlan::new(map, &wanted).map_err(|error| error.to_string())?;
+        Ok((plan, finish))
     }
 
     fn rows(&mut self, kind: u8, data: &[u8], out: &mut Batch) -> Result<(), SourceError> {
@@ -520,7 +525,7 @@ impl Tail {
             return Ok(());
         };
         let decoded = match &plan.rows {
-            Ok(row_plan) => self.decode_rows(row_plan, &rows, out),
+            Ok((row_plan, finish)) => self.decode_rows(row_plan, finish, &rows, out),
             // The rows are in the table as well, where their columns have names.
             Err(why) => Err(SourceError::Gap(why.clone())),
         };
@@ -531,13 +536,16 @@ impl Tail {
     fn decode_rows(
         &mut self,
         plan: &RowPlan,
+        finish: &Finish,
         rows: &RowsEvent<'_>,
         out: &mut Batch,
     ) -> Result<(), SourceError> {
         let mut rows = self.read(rows.rows(plan))?;
         self.open().noteworthy = true;
         while let Some(row) = rows.next_row() {
-            let Some(event) = OutboxEvent::from_row(self.read(row)?) else {
+            let mut row: Row = self.read(row)?;
+            finish.apply(&mut row);
+            let Some(event) = OutboxEvent::from_row(row) else {
                 continue;
             };
             let group = self.open();

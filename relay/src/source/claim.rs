@@ -1,0 +1,471 @@
+//! The polling claimer: leases unpublished rows, where the binlog can't be read.
+//!
+//! A claim commits before its rows are published, so everybody sees them PROCESSING under a token and until when. A
+//! lease that is over is claimable whatever the status. Rows are told apart by status, never by a cursor over the ids:
+//! a transaction that commits late has lower ids than what was read before it.
+//!
+//! Two forms: `FOR UPDATE SKIP LOCKED` (MySQL 8.0.1, MariaDB 10.6), and for older servers `UPDATE … ORDER BY id LIMIT`
+//! with a `SELECT` of what it has leased.
+
+mod statements;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mysql_async::{Params, Row, Value};
+use reliability::resilience::Backoff;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::binlog::SourceError;
+use super::select::Select;
+use super::{Batch, Item};
+use crate::catalogue::catalogue;
+use crate::config::{ClaimForm, Config, Mark};
+use crate::event::{Key, OutboxEvent};
+use crate::health::{Health, Part};
+use crate::ledger::Claim;
+use crate::metrics::Metrics;
+use crate::mysql::{MysqlError, Server, Session, conflicts};
+use crate::table::{Table, groups};
+use statements::Statements;
+
+/// How often leases of others are looked for that are over.
+const EXPIRY_CHECK: Duration = Duration::from_secs(1);
+/// Longest wait for a lock, in seconds: a claim that stands in somebody's way is done again.
+const LOCK_WAIT_SECONDS: u32 = 5;
+/// A lease is renewed three times before it would be over.
+pub const RENEWALS_A_LEASE: u32 = 3;
+
+/// The token of a relay's leases: `name:epoch:random`. The name lets its next leader free them at once.
+pub fn token(name: &str, epoch: u64) -> Arc<str> {
+    format!("{name}:{epoch}:{:08x}", fastrand::u32(..)).into()
+}
+
+/// Renews the leases of rows that are still leased under the claim's token.
+///
+/// # Errors
+/// MySQL said no.
+pub async fn renew(
+    table: &Table,
+    session: &mut Session,
+    claim: &Claim,
+    keys: &[Key],
+) -> Result<(), MysqlError> {
+    for group in groups(keys) {
+        let update = format!(
+            "UPDATE {} SET locked_until = NOW(6) + INTERVAL ? MICROSECOND WHERE locked_by = ? AND {}",
+            table.name,
+            table.id_in(group.len())
+        );
+        let mut values = vec![micros(claim.lease), Value::from(&*claim.token)];
+        values.extend(group);
+        session
+            .execute("renew leases", update, Params::Positional(values))
+            .await?;
+    }
+    Ok(())
+}
+
+fn micros(lease: Duration) -> Value {
+    Value::UInt(u64::try_from(lease.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Claims rows for as long as it is told to.
+pub struct Poller {
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    stop: CancellationToken,
+    batches: mpsc::Sender<Batch>,
+    claim: Claim,
+}
+
+impl Poller {
+    /// A poller that leases rows under that claim and hands them there. The channel should hold one batch: a batch that
+    /// waits in it is renewed here.
+    pub fn new(
+        config: Arc<Config>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+        stop: CancellationToken,
+        batches: mpsc::Sender<Batch>,
+        claim: Claim,
+    ) -> Self {
+        Self {
+            config,
+            metrics,
+            health,
+            stop,
+            batches,
+            claim,
+        }
+    }
+
+    /// Runs until told to stop.
+    ///
+    /// # Errors
+    /// What a connection that has claimed nothing yet can't mend; and any failure after a claim, since rows may have been
+    /// leased that nobody heard of. A new leader of this name frees them.
+    pub async fn run(self) -> Result<(), SourceError> {
+        let backoff = Backoff::default();
+        let mut attempt = 1;
+        let mut claimer = loop {
+            let opened = tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                opened = self.open() => opened,
+            };
+            match opened {
+                Ok(claimer) => break claimer,
+                Err(failure) if failure.remedy() == crate::mysql::Remedy::Stop => {
+                    return Err(failure);
+                }
+                Err(failure) => {
+                    attempt += 1;
+                    let why = format!("{}; {}", crate::error::chain(&failure), failure.hint());
+                    warn!(error = %why, attempt, "polling can't begin; connecting again");
+                    self.health.bad(Part::Source, why);
+                    self.metrics.reconnects.inc();
+                    tokio::select! {
+                        () = self.stop.cancelled() => return Ok(()),
+                        () = tokio::time::sleep(backoff.delay(attempt)) => {}
+                    }
+                }
+            }
+        };
+        self.health.good(Part::Source);
+        self.metrics.source_up.set(1);
+        let outcome = self.poll(&mut claimer).await;
+        self.metrics.source_up.set(0);
+        outcome
+    }
+
+    async fn open(&self) -> Result<Claimer, SourceError> {
+        let mut claimer = Claimer::open(&self.config, self.claim.clone()).await?;
+        let freed = conflicts!(self.metrics, claimer.free(&self.config.name))?;
+        info!(
+            form = claimer.statements.form_name(),
+            freed, "claiming rows by polling"
+        );
+        Ok(claimer)
+    }
+
+    async fn poll(&self, claimer: &mut Claimer) -> Result<(), SourceError> {
+        let mut expired_at = Instant::now();
+        loop {
+            let now = Instant::now();
+            let mut events = Vec::new();
+            if now >= expired_at {
+                expired_at = now + EXPIRY_CHECK;
+                events = conflicts!(self.metrics, claimer.claim(Pick::Expired))?;
+            }
+            if events.is_empty() {
+                events = conflicts!(self.metrics, claimer.claim(Pick::Free))?;
+            } else {
+                warn!(
+                    rows = events.len(),
+                    "took over rows whose lease was over: another worker was too slow, or died"
+                );
+            }
+            let full = events.len() >= self.config.claim_batch;
+            if !events.is_empty() {
+                self.metrics.claimed.inc_by(events.len() as u64);
+                if !self.hand_over(claimer, events).await? {
+                    return Ok(());
+                }
+            }
+            if self.stop.is_cancelled() {
+                return Ok(());
+            }
+            if !full {
+                tokio::select! {
+                    () = self.stop.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(self.config.poll_interval) => {}
+                }
+            }
+        }
+    }
+
+    /// Hands rows over and waits until they are taken in, renewing their leases meanwhile. Whether there is anybody who
+    /// takes more.
+    async fn hand_over(
+        &self,
+        claimer: &mut Claimer,
+        events: Vec<OutboxEvent>,
+    ) -> Result<bool, SourceError> {
+        let keys: Vec<Key> = events.iter().map(|event| event.id.clone()).collect();
+        let batch = events.into_iter().map(Item::Event).collect();
+        if self.batches.send(batch).await.is_err() {
+            return Ok(false);
+        }
+        loop {
+            tokio::select! {
+                taken = self.batches.reserve() => return Ok(taken.is_ok()),
+                () = tokio::time::sleep(self.claim.lease / RENEWALS_A_LEASE) => {
+                    conflicts!(
+                        self.metrics,
+                        renew(&claimer.table, &mut claimer.session, &self.claim, &keys)
+                    )?;
+                }
+            }
+        }
+    }
+}
+
+/// Which rows are to be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// PENDING, and not leased.
+    Free,
+    /// PROCESSING under a lease of another token that is over, or under none.
+    Expired,
+}
+
+/// A session that claims.
+pub struct Claimer {
+    session: Session,
+    table: Table,
+    select: Select,
+    claim: Claim,
+    statements: Statements,
+}
+
+impl Claimer {
+    /// Connects, and looks at the server and the table.
+    ///
+    /// # Errors
+    /// MySQL said no; or the table can't be claimed from.
+    pub async fn open(config: &Config, claim: Claim) -> Result<Self, SourceError> {
+        let doing = "prepare to claim rows";
+        let mut session = Session::connect(config).await?;
+        let server = Server::inspect(&mut session).await?;
+        let catalogue = catalogue(config, &mut session).await?;
+        let table = Table::new(config, &catalogue);
+        let wrong = |why: String| SourceError::Table {
+            table: format!("{}.{}", config.mysql.database(), config.table.as_str()),
+            why,
+        };
+        let select =
+            Select::new(config, &catalogue).map_err(|missing| wrong(missing.to_string()))?;
+        if !table.can_be_claimed() {
+            let why = "can't be polled: it needs a status column and the columns locked_by and locked_until (see migrations/0001_outbox.sql)";
+            return Err(wrong(why.to_owned()));
+        }
+        if table.mark == Mark::None {
+            let why = "can't be polled with mark = none: published rows would be claimed for ever";
+            return Err(wrong(why.to_owned()));
+        }
+        let form = match config.claim {
+            ClaimForm::Auto if server.skips_locked() => ClaimForm::SkipLocked,
+            ClaimForm::Auto => ClaimForm::Token,
+            form => form,
+        };
+        let index = claim_index(config, &mut session).await?;
+        if index.is_none() {
+            warn!(
+                table = config.table.as_str(),
+                "no index serves the claim, so each one sorts every unpublished row; run: CREATE INDEX idx_outbox_claim ON {} ({}, {})",
+                table.name,
+                table.status,
+                table.id
+            );
+        }
+        // Statements as the binlog's rows can't be written under READ COMMITTED (MySQL manual, "Setting The Binary Log Format").
+        let isolation = if server.logs_statements(&mut session).await? {
+            "REPEATABLE READ"
+        } else {
+            "READ COMMITTED"
+        };
+        for statement in [
+            format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"),
+            format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"),
+        ] {
+            session.run(doing, &statement).await?;
+        }
+        crate::marker::prepare(&mut session).await?;
+        let statements =
+            Statements::new(&table, &select, form, index.as_deref(), config.claim_batch);
+        Ok(Self {
+            session,
+            table,
+            select,
+            claim,
+            statements,
+        })
+    }
+
+    /// Frees what earlier leaders of that name have leased: this one leads now.
+    ///
+    /// # Errors
+    /// MySQL said no.
+    pub async fn free(&mut self, name: &str) -> Result<u64, MysqlError> {
+        let prefix = format!("{name}:");
+        let length = prefix.chars().count();
+        let mut freed = 0;
+        for statement in self.statements.free() {
+            loop {
+                let params = (length, &prefix);
+                let rows = self
+                    .session
+                    .execute("free the leases of this relay's name", &*statement, params)
+                    .await?;
+                freed += rows;
+                if rows < statements::FREED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Leases the next rows, in the order of their keys.
+    ///
+    /// # Errors
+    /// MySQL said no. After a deadlock or a lock wait nothing is leased, and it can be done again.
+    pub async fn claim(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
+        match self.statements.form() {
+            ClaimForm::Auto | ClaimForm::SkipLocked => self.claim_unlocked(pick).await,
+            ClaimForm::Token => self.claim_by_token(pick).await,
+        }
+    }
+
+    async fn claim_unlocked(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
+        let doing = "claim rows";
+        self.session.run(doing, "START TRANSACTION").await?;
+        let claimed = self.claim_in_transaction(pick).await;
+        let end = if claimed.is_ok() {
+            "COMMIT"
+        } else {
+            "ROLLBACK"
+        };
+        let ended = self.session.run(doing, end).await;
+        let claimed = claimed?;
+        ended?;
+        Ok(claimed)
+    }
+
+    async fn claim_in_transaction(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
+        let doing = "claim rows";
+        let (statement, params) = self.picked(pick, self.statements.lock(pick).to_owned());
+        let rows: Vec<Row> = self.session.rows(doing, statement, params).await?;
+        let events: Vec<OutboxEvent> = rows
+            .into_iter()
+            .filter_map(|row| self.select.event(row))
+            .collect();
+        let keys: Vec<Key> = events.iter().map(|event| event.id.clone()).collect();
+        for group in groups(&keys) {
+            let update = self.statements.lease(&self.table, group.len());
+            let mut values = vec![Value::from(&*self.claim.token), micros(self.claim.lease)];
+            values.extend(group);
+            self.session
+                .execute(doing, update, Params::Positional(values))
+                .await?;
+        }
+        Ok(events)
+    }
+
+    /// The moment at which the lease ends tells the rows of this claim from those of earlier ones.
+    async fn claim_by_token(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
+        let doing = "claim rows";
+        let until: Vec<(String,)> = self
+            .session
+            .rows(
+                doing,
+                "SELECT CAST(NOW(6) + INTERVAL ? MICROSECOND AS CHAR)",
+                (micros(self.claim.lease),),
+            )
+            .await?;
+        let Some((until,)) = until.into_iter().next() else {
+            return Ok(Vec::new());
+        };
+        let token = &*self.claim.token;
+        let statement = self.statements.take(pick).to_owned();
+        let mut values = vec![Value::from(token), Value::from(&until)];
+        if pick == Pick::Expired {
+            values.push(Value::from(token));
+        }
+        let taken = self
+            .session
+            .execute(doing, statement, Params::Positional(values))
+            .await?;
+        if taken == 0 {
+            return Ok(Vec::new());
+        }
+        let statement = self.statements.taken().to_owned();
+        let rows: Vec<Row> = self.session.rows(doing, statement, (until, token)).await?;
+        let events = rows.into_iter();
+        Ok(events.filter_map(|row| self.select.event(row)).collect())
+    }
+
+    fn picked(&self, pick: Pick, statement: String) -> (String, Params) {
+        match pick {
+            Pick::Free => (statement, Params::Empty),
+            Pick::Expired => {
+                let token = Value::from(&*self.claim.token);
+                (statement, Params::Positional(vec![token]))
+            }
+        }
+    }
+
+    /// What EXPLAIN says of the statement that claims free rows, for tests: the key used, and whether it sorts.
+    ///
+    /// # Errors
+    /// MySQL said no.
+    pub async fn plan(&mut self) -> Result<String, MysqlError> {
+        let explain = match self.statements.form() {
+            ClaimForm::Auto | ClaimForm::SkipLocked => {
+                format!("EXPLAIN {}", self.statements.lock(Pick::Free))
+            }
+            ClaimForm::Token => {
+                let literal = self.statements.take(Pick::Free).replace('?', "NULL");
+                format!("EXPLAIN {literal}")
+            }
+        };
+        let plan: Option<Row> = self.session.first("explain the claim", &explain).await?;
+        let Some(plan) = plan else {
+            return Ok(String::new());
+        };
+        let columns = plan.columns();
+        let parts: Vec<String> = columns
+            .iter()
+            .zip(plan.unwrap_raw())
+            .map(|(column, value)| {
+                let value = value.map_or_else(String::new, |value| value.as_sql(true));
+                format!("{}={value}", column.name_str())
+            })
+            .collect();
+        Ok(parts.join(" "))
+    }
+}
+
+/// The name of an index that serves rows of one status in the order of their keys. Every secondary index of InnoDB ends
+/// in the primary key, so one on the status alone does too.
+async fn claim_index(config: &Config, session: &mut Session) -> Result<Option<String>, MysqlError> {
+    let Some(status) = config.columns.status() else {
+        return Ok(None);
+    };
+    let columns: Vec<(String, String)> = session
+        .rows(
+            "read the outbox table's indexes",
+            "SELECT index_name, column_name FROM information_schema.statistics \
+             WHERE table_schema = ? AND table_name = ? ORDER BY index_name, seq_in_index",
+            (config.mysql.database(), config.table.as_str()),
+        )
+        .await?;
+    let names: std::collections::BTreeSet<&str> =
+        columns.iter().map(|(index, _)| index.as_str()).collect();
+    let serves = |name: &&&str| {
+        let mut parts = columns
+            .iter()
+            .filter(|(index, _)| index == **name)
+            .map(|(_, column)| column.as_str());
+        parts
+            .next()
+            .is_some_and(|first| first.eq_ignore_ascii_case(status.as_str()))
+            && parts
+                .next()
+                .is_none_or(|second| second.eq_ignore_ascii_case(config.columns.id().as_str()))
+    };
+    Ok(names.iter().find(serves).map(|name| (*name).to_owned()))
+}
