@@ -135,6 +135,8 @@ pub struct Config {
     pub claim_lease: Duration,
     /// Pause between claims that found less than a batch.
     pub poll_interval: Duration,
+    /// First pause before a polling relay looks whether the binlog can be read again.
+    pub binlog_probe_interval: Duration,
     /// Pause between sweeps.
     pub sweep_interval: Duration,
     /// Server id the relay shows to MySQL as a replica; unique among its replicas.
@@ -239,6 +241,7 @@ impl Config {
             claim_batch: raw.number("claim_batch", 1..=10_000)?,
             claim_lease: raw.duration("claim_lease")?,
             poll_interval: raw.duration("poll_interval")?,
+            binlog_probe_interval: raw.duration("binlog_probe_interval")?,
             sweep_interval: raw.duration("sweep_interval")?,
             binlog_heartbeat: raw.duration("binlog_heartbeat")?,
             table: raw.parsed("table", Identifier::parse)?,

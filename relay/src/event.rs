@@ -114,6 +114,11 @@ pub struct OutboxEvent {
 }
 
 impl OutboxEvent {
+    /// Whether both are of one aggregate.
+    pub fn is_of_the_aggregate_of(&self, other: &OutboxEvent) -> bool {
+        (&self.aggregate_type, &self.aggregate_id) == (&other.aggregate_type, &other.aggregate_id)
+    }
+
     /// The event of a row, or `None` where the row's status says that it is not to be published
     /// (`PUBLISHED` or `FAILED`: a restored backup, a row moved by hand).
     ///

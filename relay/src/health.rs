@@ -30,6 +30,7 @@ impl Part {
 pub struct Health {
     failing: Mutex<BTreeMap<Part, String>>,
     standby: AtomicBool,
+    source: Mutex<String>,
 }
 
 impl Default for Health {
@@ -39,6 +40,7 @@ impl Default for Health {
         Self {
             failing: Mutex::new(failing.into()),
             standby: AtomicBool::new(false),
+            source: Mutex::default(),
         }
     }
 }
@@ -68,6 +70,19 @@ impl Health {
     /// Whether another relay of this name leads.
     pub fn is_standby(&self) -> bool {
         self.standby.load(Ordering::Acquire)
+    }
+
+    /// Which source is in use, and why.
+    pub fn set_source(&self, source: String) {
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = source;
+    }
+
+    /// Which source is in use, and why; empty before one is.
+    pub fn source(&self) -> String {
+        self.source
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Nothing if all work; else one line a part that does not.

@@ -103,7 +103,10 @@ fn respond(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> 
             "ok: standing by, another relay of this name leads\n",
         ),
         "/readyz" => match pages.health.complaints() {
-            complaints if complaints.is_empty() => text(StatusCode::OK, "ok\n"),
+            complaints if complaints.is_empty() => text(
+                StatusCode::OK,
+                format!("ok\nsource: {}\n", pages.health.source()),
+            ),
             complaints => text(
                 StatusCode::SERVICE_UNAVAILABLE,
                 complaints.join("\n") + "\n",

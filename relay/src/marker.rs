@@ -8,17 +8,31 @@ use crate::event::Key;
 use crate::mysql::{MysqlError, Session};
 use crate::table::{Table, groups};
 
-/// Lets the session's updates write only the changed columns to the binlog, where the account may: a full image
-/// would put each payload into the binlog twice more. Whether it may.
+/// Prepares a session that writes to rows.
+///
+/// Its updates write only the changed columns to the binlog, where the account may have it so: a full image would put
+/// each payload into the binlog twice more. And they lock only what they change, so that claims pass nothing over; where
+/// the binlog is made of statements the server does not allow that (MySQL manual, "Setting The Binary Log Format").
+/// Whether images are small.
 ///
 /// # Errors
 /// The connection is gone.
 pub async fn prepare(session: &mut Session) -> Result<bool, MysqlError> {
+    let doing = "prepare to write to rows";
+    let settings: Option<(u8, String)> = session
+        .first(
+            doing,
+            "SELECT @@global.log_bin, CAST(@@session.binlog_format AS CHAR)",
+        )
+        .await?;
+    let logs_statements =
+        settings.is_some_and(|(log_bin, format)| log_bin != 0 && format == "STATEMENT");
+    if !logs_statements {
+        let statement = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+        session.run(doing, statement).await?;
+    }
     let statement = "SET SESSION binlog_row_image = 'MINIMAL'";
-    match session
-        .run("make marks small in the binlog", statement)
-        .await
-    {
+    match session.run(doing, statement).await {
         Ok(_) => Ok(true),
         Err(error) if error.code().is_some() => Ok(false),
         Err(error) => Err(error),

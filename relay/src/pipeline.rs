@@ -4,12 +4,15 @@
 //! broker that is gone or marks that lag stop the reading of the binlog rather than fill the memory.
 
 mod broker;
+mod circuit;
+mod missing;
+mod settling;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -21,22 +24,22 @@ use crate::health::Health;
 use crate::leader::Lease;
 use crate::ledger::{FailureNote, LedgerError, Receipt, Settlement};
 use crate::metrics::Metrics;
+use crate::position::Position;
 use crate::publish::{Outcome, PublishError, Signal};
 use crate::route::Router;
 use crate::source::binlog::SourceError;
+use crate::source::sweep::Sweep;
 use crate::source::{Batch, Item};
 use crate::window::{Failure, Slot, Verdict, Window};
 use broker::{Broker, Change};
+use missing::{Missing, culprit};
+use settling::Settling;
 
 pub use broker::{Dial, Dialing};
 
 /// Encoded and unwritten bytes above which nothing more is published: a few socket buffers, so that the socket
 /// never runs dry and a stalled one holds little.
 const OUTPUT_BOUND: usize = 1 << 20;
-/// Marks that make a settlement worth writing at once.
-const MARK_BATCH: usize = 1_000;
-/// Marks waiting above which intake stops: what MySQL can't keep up with must not pile up.
-const MARK_BOUND: usize = 50_000;
 /// Part of the shutdown timeout that confirms may take; the rest is for the last marks and checkpoint.
 const DRAIN_SHARE: f64 = 0.8;
 
@@ -46,6 +49,8 @@ pub struct Links {
     pub source: mpsc::Receiver<Batch>,
     /// The source's task.
     pub source_task: JoinHandle<Result<(), SourceError>>,
+    /// What the sweeper asks, where there is one.
+    pub sweeps: Option<mpsc::Receiver<Sweep>>,
     /// To the ledger, one settlement at a time.
     pub settlements: mpsc::Sender<Arc<Settlement>>,
     /// From the ledger.
@@ -101,6 +106,14 @@ enum Phase {
     },
 }
 
+/// A sweeper that waits until everything up to a position is settled and written.
+struct SweepWait {
+    upto: Position,
+    done: oneshot::Sender<()>,
+    /// Of the settlement that has to be written, once everything is settled.
+    ticket: Option<u64>,
+}
+
 /// The state of the loop.
 pub struct Pipeline {
     config: Arc<Config>,
@@ -109,36 +122,34 @@ pub struct Pipeline {
     router: Router,
     broker: Broker,
     signals: Vec<Signal>,
-    settlement: Settlement,
-    /// When the settlement got its first part.
-    settlement_since: Option<Instant>,
-    ledger_busy: bool,
-    last_checkpoint: Option<Instant>,
+    missing: Missing,
+    settling: Settling,
+    sweep: Option<SweepWait>,
     phase: Phase,
     /// The source's last word, once its channel has closed.
     source_end: Option<Result<(), SourceError>>,
 }
 
 impl Pipeline {
-    /// A pipeline around an empty window.
+    /// A pipeline around an empty window, which renews the leases of what it holds that often.
     pub fn new(
         config: Arc<Config>,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
         window: Window,
+        renewal_interval: Option<Duration>,
     ) -> Self {
         let router = Router::new(&config);
         Self {
             broker: Broker::new(metrics.clone(), health),
+            settling: Settling::new(&config, renewal_interval),
             config,
             metrics,
             window,
             router,
             signals: Vec::new(),
-            settlement: Settlement::default(),
-            settlement_since: None,
-            ledger_busy: false,
-            last_checkpoint: None,
+            missing: Missing::default(),
+            sweep: None,
             phase: Phase::Active,
             source_end: None,
         }
@@ -170,15 +181,17 @@ impl Pipeline {
                 return Ok(Ended::LeaseOver);
             }
             self.publish(now);
-            self.hand_over(&links.settlements, now);
+            let draining = self.draining();
+            self.settling
+                .hand_over(&mut self.window, &links.settlements, draining, now);
+            self.answer_sweeper();
             if let Some(ended) = self.ended(now) {
                 return Ok(ended);
             }
             self.show();
             let wake = self.next_deadline(now);
-            let intake = self.source_end.is_none()
-                && self.window.has_room()
-                && self.settlement.marks.len() < MARK_BOUND;
+            let room = self.window.has_room() && self.settling.has_room();
+            let intake = self.source_end.is_none() && room;
             tokio::select! {
                 biased;
                 () = links.stop.cancelled(), if matches!(self.phase, Phase::Active | Phase::Draining { deadline: None }) => {
@@ -193,6 +206,7 @@ impl Pipeline {
                 },
                 change = self.broker.change(&links.dial, &mut self.signals) => self.broker_changed(change)?,
                 () = tokio::time::sleep_until(wake.into()) => {}
+                sweep = next_sweep(&mut links.sweeps), if intake => self.swept(sweep),
                 batch = links.source.recv(), if intake => match batch {
                     Some(batch) => self.take_in(batch),
                     None => {
@@ -224,23 +238,27 @@ impl Pipeline {
             let Some(event) = self.window.event(slot) else {
                 continue;
             };
-            let published = match self.router.publication(event) {
-                Ok(publication) => self
-                    .broker
-                    .publish(&publication)
-                    .map_err(|refused| crate::error::chain(&refused)),
-                Err(error) => Err(error.to_string()),
+            let publication = match self.router.publication(event) {
+                Ok(publication) => publication,
+                Err(error) => {
+                    self.doom(slot, error.to_string());
+                    continue;
+                }
             };
-            match published {
+            if let Some(words) = self.missing.words(&publication.exchange, now) {
+                let why = words.to_owned();
+                if let Some(verdict) = self.window.failed_unsent(slot, now) {
+                    self.decided(verdict, why);
+                }
+                continue;
+            }
+            match self.broker.publish(&publication) {
                 Ok(tag) => {
                     self.window.sent(slot, tag, now);
                     self.metrics.published.inc();
                     self.metrics.publish_attempts.inc();
                 }
-                Err(why) => {
-                    let attempts = self.window.doom(slot);
-                    self.bury(slot, attempts, why);
-                }
+                Err(refused) => self.doom(slot, crate::error::chain(&refused)),
             }
         }
         let wait = self.config.confirm_timeout;
@@ -254,10 +272,21 @@ impl Pipeline {
         }
     }
 
+    /// Gives up an event that can never be published.
+    fn doom(&mut self, slot: Slot, why: String) {
+        let attempts = self.window.doom(slot);
+        self.bury(slot, attempts, why);
+    }
+
     fn broker_changed(&mut self, change: Change) -> Result<(), PipelineError> {
         match change {
             Change::Connected | Change::Waited => Ok(()),
             Change::Refused(error) => Err(PipelineError::Broker(error)),
+            Change::Lost(PublishError::PublicationRefused { code, text })
+                if self.refused(code, &text) =>
+            {
+                Ok(())
+            }
             Change::Lost(error) => {
                 self.broker_lost(&format!(
                     "{}; {}",
@@ -278,6 +307,39 @@ impl Pipeline {
                 Ok(())
             }
         }
+    }
+
+    /// The broker has closed the channel over a publication. If it can be told which exchange it means, and that is not
+    /// the one that every connection checks, then the events for it have failed, and nothing else is wrong.
+    fn refused(&mut self, code: u16, text: &str) -> bool {
+        let now = Instant::now();
+        let sent: Vec<(u64, Arc<str>)> = self
+            .window
+            .sent_events()
+            .map(|(tag, event)| (tag, self.router.exchange(event)))
+            .filter(|(_, exchange)| !self.router.is_checked(exchange))
+            .collect();
+        let mut candidates: Vec<Arc<str>> = sent.iter().map(|(_, name)| name.clone()).collect();
+        candidates.sort_unstable();
+        candidates.dedup();
+        let Some(exchange) = culprit(text, &candidates) else {
+            return false;
+        };
+        let why = format!("the broker refuses exchange {exchange}: {code} {text}");
+        warn!(error = %why, "rows ask for an exchange that can't be published to; create it, or permit the user to write to it");
+        for (tag, name) in sent {
+            if name == exchange
+                && let Ok(verdict) = self.window.failed(tag, now)
+            {
+                self.decided(verdict, why.clone());
+            }
+        }
+        self.missing.note(exchange, &why, now);
+        self.metrics.reconnects.inc();
+        self.broker.channel_lost(now);
+        self.window.disconnected();
+        self.signals.clear();
+        true
     }
 
     fn broker_lost(&mut self, why: &str) {
@@ -307,12 +369,19 @@ impl Pipeline {
         let why = failure
             .map(|failure| failure.to_string())
             .unwrap_or_default();
+        self.broker.outcome();
         match verdict {
-            Ok(Verdict::Confirmed(event)) => self.confirmed(*event),
-            Ok(Verdict::Retry { slot, attempts }) => self.retry(slot, attempts, why),
-            Ok(Verdict::DeadLetter { slot, attempts }) => self.bury(slot, attempts, why),
+            Ok(verdict) => self.decided(verdict, why),
             // After a lost connection its last signals may still name tags that are no longer in flight.
             Err(unknown) => debug!(%unknown, "a late word from a lost connection"),
+        }
+    }
+
+    fn decided(&mut self, verdict: Verdict, why: String) {
+        match verdict {
+            Verdict::Confirmed(event) => self.confirmed(*event),
+            Verdict::Retry { slot, attempts } => self.retry(slot, attempts, why),
+            Verdict::DeadLetter { slot, attempts } => self.bury(slot, attempts, why),
         }
     }
 
@@ -326,8 +395,7 @@ impl Pipeline {
                 .observe(Duration::from_micros(u64::try_from(waited).unwrap_or(0)).as_secs_f64());
         }
         if self.config.mark != Mark::None {
-            self.settlement.marks.push(event.id);
-            self.settlement_since.get_or_insert_with(Instant::now);
+            self.settling.mark(event.id);
         }
     }
 
@@ -339,14 +407,11 @@ impl Pipeline {
         if attempts == 1 {
             warn!(event = %event.id, event_type = %event.event_type, %error, "an event failed; it is tried again with a growing delay, and its aggregate waits for it");
         }
-        let id = event.id.clone();
-        self.settlement.failures.retain(|note| note.id != id);
-        self.settlement.failures.push(FailureNote {
-            id,
+        self.settling.fail(FailureNote {
+            id: event.id.clone(),
             attempts,
             error,
         });
-        self.settlement_since.get_or_insert_with(Instant::now);
     }
 
     fn bury(&mut self, slot: Slot, attempts: u32, error: String) {
@@ -355,55 +420,45 @@ impl Pipeline {
         };
         warn!(event = %event.id, event_type = %event.event_type, attempts, %error, "an event is given up and becomes a dead letter");
         let letter = DeadLetter::of(event, attempts, error);
-        self.settlement.dead_letters.push((slot, letter));
-        self.settlement_since.get_or_insert_with(Instant::now);
+        self.settling.bury(slot, letter);
     }
 
-    /// Gives the ledger what has gathered, if it is free and there is reason to.
-    fn hand_over(&mut self, settlements: &mpsc::Sender<Arc<Settlement>>, now: Instant) {
-        if self.ledger_busy {
+    fn swept(&mut self, sweep: Sweep) {
+        match sweep {
+            Sweep::Settle { upto, done } => {
+                self.sweep = Some(SweepWait {
+                    upto,
+                    done,
+                    ticket: None,
+                });
+            }
+            Sweep::Publish(events) => {
+                for event in events {
+                    self.window.push_event(event);
+                }
+            }
+        }
+    }
+
+    /// Tells the sweeper when everything up to its position is settled, and the marks of that are written.
+    fn answer_sweeper(&mut self) {
+        let Some(wait) = &mut self.sweep else {
             return;
+        };
+        if wait.ticket.is_none() && self.window.watermark().reaches(&wait.upto) {
+            wait.ticket = Some(self.settling.ticket());
         }
-        let checkpoint_due = self.checkpoint_due(now);
-        let due = checkpoint_due.is_some_and(|due| due <= now)
-            || self.settlement.marks.len() >= MARK_BATCH
-            || self.settlement_due().is_some_and(|due| due <= now)
-            || (self.draining() && !self.settlement.is_empty());
-        if !due {
-            return;
-        }
-        if checkpoint_due.is_some_and(|due| due <= now) {
-            self.settlement.checkpoint = Some(self.window.take_progress());
-            self.last_checkpoint = Some(now);
-        }
-        self.settlement_since = None;
-        // The channel holds one, and the ledger is not busy: there is room, or the ledger has ended, which
-        // the closed channel of receipts tells.
-        if settlements
-            .try_send(Arc::new(std::mem::take(&mut self.settlement)))
-            .is_ok()
+        let written = |ticket| self.settling.has_written(ticket);
+        if wait.ticket.is_some_and(written)
+            && let Some(wait) = self.sweep.take()
+            && wait.done.send(()).is_err()
         {
-            self.ledger_busy = true;
-        }
-    }
-
-    fn settlement_due(&self) -> Option<Instant> {
-        self.settlement_since
-            .map(|since| since + self.config.mark_interval)
-    }
-
-    fn checkpoint_due(&self, now: Instant) -> Option<Instant> {
-        if !self.window.has_progress() {
-            return None;
-        }
-        match self.last_checkpoint {
-            Some(last) if !self.draining() => Some(last + self.config.checkpoint_interval),
-            Some(_) | None => Some(now),
+            debug!("the sweeper has given up waiting");
         }
     }
 
     fn settled(&mut self, receipt: &Receipt) {
-        self.ledger_busy = false;
+        self.settling.settled();
         for slot in &receipt.buried {
             self.window.buried(*slot);
             self.metrics.dead_letters.inc();
@@ -424,8 +479,7 @@ impl Pipeline {
             return None;
         };
         let drained = self.source_end.is_some() && self.window.is_empty();
-        let written =
-            !self.ledger_busy && self.settlement.is_empty() && !self.window.has_progress();
+        let written = self.settling.is_written() && !self.window.has_progress();
         if drained && written {
             return Some(match self.source_end.take() {
                 Some(Err(error)) if deadline.is_none() => Ended::SourceFailed(error),
@@ -443,14 +497,7 @@ impl Pipeline {
             .window
             .oldest_sent()
             .map(|sent| self.broker.clock_start(sent) + self.config.confirm_timeout);
-        let ledger = (!self.ledger_busy)
-            .then(|| {
-                [self.settlement_due(), self.checkpoint_due(now)]
-                    .into_iter()
-                    .flatten()
-                    .min()
-            })
-            .flatten();
+        let ledger = self.settling.next_due(&self.window, self.draining(), now);
         let drain = match self.phase {
             Phase::Draining {
                 deadline: Some(deadline),
@@ -475,6 +522,19 @@ impl Pipeline {
         self.metrics
             .window
             .set(i64::try_from(self.window.len()).unwrap_or(i64::MAX));
+    }
+}
+
+/// The sweeper's next word; none ever where there is no sweeper.
+async fn next_sweep(sweeps: &mut Option<mpsc::Receiver<Sweep>>) -> Sweep {
+    loop {
+        match sweeps {
+            Some(open) => match open.recv().await {
+                Some(sweep) => return sweep,
+                None => *sweeps = None,
+            },
+            None => std::future::pending().await,
+        }
     }
 }
 

@@ -198,6 +198,21 @@ impl Position {
         }
     }
 
+    /// Whether everything up to `end` lies within the position. Positions of different kinds reach nothing of each other.
+    pub fn reaches(&self, end: &Position) -> bool {
+        match (self, end) {
+            (Position::Gtid(set), Position::Gtid(end)) => set.contains_set(end),
+            (Position::MariaDb(_), Position::MariaDb(end)) => {
+                end.values().all(|gtid| self.covers(&Step::MariaDb(*gtid)))
+            }
+            (Position::File { .. }, Position::File { file, offset }) => self.covers(&Step::File {
+                file: file.clone(),
+                offset: *offset,
+            }),
+            (Position::Gtid(_) | Position::MariaDb(_) | Position::File { .. }, _) => false,
+        }
+    }
+
     /// Reads `@@gtid_current_pos` and its like.
     ///
     /// # Errors

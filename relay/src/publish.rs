@@ -134,6 +134,14 @@ pub enum PublishError {
         /// The broker's words.
         text: String,
     },
+    /// The broker has closed the channel over a publication to an exchange that is not there, or not for this user.
+    #[error("the broker refuses a publication: {code} {text}")]
+    PublicationRefused {
+        /// AMQP reply code.
+        code: u16,
+        /// The broker's words.
+        text: String,
+    },
     /// The broker has closed it.
     #[error("the broker has closed the {what}: {code} {text}")]
     Closed {
@@ -175,6 +183,7 @@ impl PublishError {
             ),
             PublishError::Unreachable { .. }
             | PublishError::ConnectTimeout { .. }
+            | PublishError::PublicationRefused { .. }
             | PublishError::Closed { .. }
             | PublishError::Io(_)
             | PublishError::LeaseOver
@@ -200,6 +209,9 @@ impl PublishError {
             }
             PublishError::Topology { .. } => {
                 "correct RELAY_EXCHANGE, RELAY_EXCHANGE_TYPE or RELAY_TOPOLOGY so that they fit the exchange that is there, and permit the user to declare it and to write to it"
+            }
+            PublishError::PublicationRefused { .. } => {
+                "create the exchange, or permit the user to write to it; the relay connects again"
             }
             PublishError::LeaseOver => {
                 "the relay stands by; look for what paused it if this comes often"

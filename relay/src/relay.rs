@@ -1,6 +1,7 @@
 //! The wiring: config → sessions → source, pipeline, ledger; and their restart after an outage.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use reliability::resilience::Backoff;
@@ -14,18 +15,24 @@ use crate::config::{Config, Sink};
 use crate::health::{Health, Part};
 use crate::http::{self, Pages};
 use crate::leader::{Leader, Lease};
-use crate::ledger::{Fence, Ledger, LedgerError};
+use crate::ledger::{Claim, Fence, Ledger, LedgerError};
 use crate::metrics::Metrics;
 use crate::mysql::{Remedy, Session};
-use crate::pipeline::{Dial, Ended, Links, Pipeline};
+use crate::pipeline::{Dial, Ended, Links, Pipeline, PipelineError};
 use crate::publish::log::LogPublisher;
 use crate::publish::rabbitmq::{RabbitMq, RabbitSettings};
-use crate::source::binlog::{Reader, Start};
+use crate::source::Batch;
+use crate::source::binlog::{Reader, SourceError, Start};
+use crate::source::claim::{self, Poller, RENEWALS_A_LEASE};
+use crate::source::supervisor::{self, Mode, Supervisor};
+use crate::source::sweep::{self, Sweeper};
 use crate::window::{Limits, Window};
 
 /// Batches between source and pipeline: enough that neither waits for the other's turn, few enough that rows of
 /// many megabytes don't pile up.
 const SOURCE_QUEUE: usize = 8;
+/// A session that lasts longer has not failed at once.
+const LONG_SESSION: Duration = Duration::from_secs(60);
 /// Transactions that may wait behind one that is not settled: about 10 MB of bookkeeping.
 const TRANSACTIONS_HELD: usize = 100_000;
 
@@ -40,7 +47,34 @@ pub struct Relay {
 /// What a session ends with.
 enum Next {
     Stop,
-    Again { from_snapshot: bool },
+    /// Another session, with this from the checkpoint.
+    Again(From),
+    /// Another session with the other source.
+    Switch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Checkpoint,
+    Snapshot,
+}
+
+/// One session's tasks beside the pipeline's own, which end with it.
+#[derive(Default)]
+struct Helpers(Vec<JoinHandle<()>>);
+
+impl Helpers {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.push(tokio::spawn(task));
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
 }
 
 impl Relay {
@@ -94,24 +128,43 @@ impl Relay {
     /// One session after another: each begins at the checkpoint, under a lock that is held as long as it can be.
     async fn sessions(&self) -> anyhow::Result<()> {
         let mut leader = None;
-        let mut from_snapshot = false;
+        let mut from = From::Checkpoint;
+        let mut supervisor = Supervisor::new(&self.config);
+        let backoff = Backoff::default();
+        let mut failures = 0;
         let ended = loop {
-            let held = match self.take_over(&mut leader).await {
+            let held = match self.take_over(&mut leader, supervisor.mode()).await {
                 Ok(held) => held,
                 Err(failure) => break Err(failure),
             };
             let (Some(mut checkpoint), Some(lock)) = (held, &leader) else {
                 break Ok(());
             };
-            if from_snapshot {
+            if from == From::Snapshot {
                 checkpoint.position = None;
             }
-            match self.session(checkpoint, lock.lease()).await {
+            let began = Instant::now();
+            match self
+                .session(checkpoint, lock.lease(), &mut supervisor)
+                .await
+            {
                 Ok(Next::Stop) => break Ok(()),
-                Ok(Next::Again {
-                    from_snapshot: again,
-                }) => from_snapshot = again,
+                Ok(Next::Again(next)) => from = next,
+                Ok(Next::Switch) => {
+                    self.metrics.source_switches.inc();
+                    from = From::Checkpoint;
+                }
                 Err(failure) => break Err(failure),
+            }
+            // A session that fails at once each time must not become a busy loop.
+            failures = if began.elapsed() > LONG_SESSION {
+                0
+            } else {
+                failures + 1
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(backoff.delay(failures)) => {}
             }
         };
         if let Some(leader) = leader {
@@ -126,13 +179,17 @@ impl Relay {
 
     /// Gets the lock and takes the checkpoint over, waiting as long as it takes for MySQL and for another leader;
     /// nothing if told to stop meanwhile.
-    async fn take_over(&self, leader: &mut Option<Leader>) -> anyhow::Result<Option<Checkpoint>> {
+    async fn take_over(
+        &self,
+        leader: &mut Option<Leader>,
+        mode: Mode,
+    ) -> anyhow::Result<Option<Checkpoint>> {
         let backoff = Backoff::default();
         let mut attempt = 1;
         loop {
             let failure = tokio::select! {
                 () = self.stop.cancelled() => return Ok(None),
-                taken = self.try_take_over(leader) => match taken {
+                taken = self.try_take_over(leader, mode) => match taken {
                     Ok(Some(checkpoint)) => return Ok(Some(checkpoint)),
                     Ok(None) => continue,
                     Err(failure) => LedgerError::Checkpoint(failure),
@@ -158,6 +215,7 @@ impl Relay {
     async fn try_take_over(
         &self,
         leader: &mut Option<Leader>,
+        mode: Mode,
     ) -> Result<Option<Checkpoint>, CheckpointError> {
         if leader
             .as_ref()
@@ -177,37 +235,79 @@ impl Relay {
             }
         }
         let mut session = Session::connect(&self.config).await?;
-        let checkpoint = checkpoint::take_over(&self.config, &mut session).await?;
+        let mut checkpoint = checkpoint::take_over(&self.config, &mut session).await?;
+        if mode == Mode::Poll && checkpoint.position.is_some() {
+            // Polling moves no checkpoint: whoever tails the binlog after it has to begin with the table.
+            checkpoint::save(&self.config, &mut session, checkpoint.epoch, None).await?;
+            checkpoint.position = None;
+        }
         info!(epoch = checkpoint.epoch, "leading");
         self.metrics.leader.set(1);
         self.health.set_standby(false);
         Ok(Some(checkpoint))
     }
 
-    async fn session(&self, checkpoint: Checkpoint, lease: &Lease) -> anyhow::Result<Next> {
+    async fn session(
+        &self,
+        checkpoint: Checkpoint,
+        lease: &Lease,
+        supervisor: &mut Supervisor,
+    ) -> anyhow::Result<Next> {
         let Checkpoint { epoch, position } = checkpoint;
-        let start = match position {
-            Some(position) => {
+        let mode = supervisor.mode();
+        self.metrics.show_mode(mode.name());
+        self.health
+            .set_source(format!("{}: {}", mode.name(), supervisor.why()));
+        let start = position.map_or(Start::Snapshot, Start::At);
+        match (mode, &start) {
+            (Mode::Binlog, Start::At(position)) => {
                 info!(%position, epoch, "resuming from the checkpoint");
-                Start::At(position)
             }
-            None => {
-                info!(
-                    epoch,
-                    "no checkpoint to resume from: reading all unpublished rows first"
-                );
-                Start::Snapshot
+            (Mode::Binlog, Start::Snapshot) => info!(
+                epoch,
+                "no checkpoint to resume from: reading all unpublished rows first"
+            ),
+            (Mode::Poll, _) => info!(epoch, why = supervisor.why(), "polling the outbox table"),
+        }
+        let window = Window::new(self.limits(), start.position());
+        let source_stop = self.stop.child_token();
+        let mut helpers = Helpers::default();
+        let (links, renewal) = match mode {
+            Mode::Binlog => {
+                let links = self.binlog_links(start, epoch, lease, &source_stop, &mut helpers);
+                (links, None)
+            }
+            Mode::Poll => {
+                if let Some(pause) = supervisor.pause() {
+                    let (config, polling) = (self.config.clone(), source_stop.clone());
+                    helpers.spawn(async move { supervisor::watch(&config, pause, polling).await });
+                }
+                let links = self.poll_links(epoch, lease, &source_stop);
+                (links, Some(self.config.claim_lease / RENEWALS_A_LEASE))
             }
         };
-        let window = Window::new(self.limits(), start.position());
-        let links = self.links(start, epoch, lease);
         let (config, metrics, health) = (
             self.config.clone(),
             self.metrics.clone(),
             self.health.clone(),
         );
-        let pipeline = Pipeline::new(config, metrics, health, window);
-        match pipeline.run(links).await {
+        let pipeline = Pipeline::new(config, metrics, health, window, renewal);
+        let ended = pipeline.run(links).await;
+        drop(helpers);
+        self.judge(ended, supervisor)
+    }
+
+    /// What comes after a pipeline that has ended so.
+    fn judge(
+        &self,
+        ended: Result<Ended, PipelineError>,
+        supervisor: &mut Supervisor,
+    ) -> anyhow::Result<Next> {
+        match ended {
+            Ok(Ended::Stopped) if !self.stop.is_cancelled() => {
+                supervisor.recovered(Instant::now());
+                Ok(Next::Switch)
+            }
             Ok(Ended::Stopped) => Ok(Next::Stop),
             Ok(Ended::Undrained(events)) => {
                 warn!(
@@ -220,31 +320,41 @@ impl Relay {
                 warn!(
                     "the lease is over: nothing more was published; what was in flight is published again"
                 );
-                Ok(Next::Again {
-                    from_snapshot: false,
-                })
+                Ok(Next::Again(From::Checkpoint))
             }
-            Ok(Ended::SourceFailed(failure)) => {
-                let why = format!("{}; {}", crate::error::chain(&failure), failure.hint());
-                if failure.remedy() == Remedy::Stop {
-                    error!(error = %why, "the source can't go on");
-                    anyhow::bail!(why);
-                }
-                warn!(error = %why, "starting over from the checkpoint");
-                self.health.bad(Part::Source, why);
-                Ok(Next::Again {
-                    from_snapshot: failure.is_gap(),
-                })
-            }
+            Ok(Ended::SourceFailed(failure)) => self.source_failed(&failure, supervisor),
             Err(failure) => {
                 let hint = match &failure {
-                    crate::pipeline::PipelineError::Ledger(error) => error.diagnosis().1,
-                    crate::pipeline::PipelineError::Broker(error) => error.hint(),
-                    crate::pipeline::PipelineError::Task { .. } => "please report this",
+                    PipelineError::Ledger(error) => error.diagnosis().1,
+                    PipelineError::Broker(error) => error.hint(),
+                    PipelineError::Task { .. } => "please report this",
                 };
                 anyhow::bail!("{}; {hint}", crate::error::chain(&failure))
             }
         }
+    }
+
+    fn source_failed(
+        &self,
+        failure: &SourceError,
+        supervisor: &mut Supervisor,
+    ) -> anyhow::Result<Next> {
+        let why = format!("{}; {}", crate::error::chain(failure), failure.hint());
+        if supervisor.failed(failure, Instant::now()) {
+            warn!(error = %why, "the binlog can't be read: polling the outbox table until it can");
+            return Ok(Next::Switch);
+        }
+        if failure.remedy() == Remedy::Stop {
+            error!(error = %why, "the source can't go on");
+            anyhow::bail!(why);
+        }
+        warn!(error = %why, "starting over from the checkpoint");
+        self.health.bad(Part::Source, why);
+        Ok(Next::Again(if failure.is_gap() {
+            From::Snapshot
+        } else {
+            From::Checkpoint
+        }))
     }
 
     fn limits(&self) -> Limits {
@@ -258,18 +368,66 @@ impl Relay {
         }
     }
 
-    fn links(&self, start: Start, epoch: u64, lease: &Lease) -> Links {
+    fn binlog_links(
+        &self,
+        start: Start,
+        epoch: u64,
+        lease: &Lease,
+        stop: &CancellationToken,
+        helpers: &mut Helpers,
+    ) -> Links {
         let (batches, source) = mpsc::channel(SOURCE_QUEUE);
         let reader = Reader::new(
             self.config.clone(),
             self.metrics.clone(),
             self.health.clone(),
-            self.stop.clone(),
+            stop.clone(),
             batches,
         );
+        let sweeps = sweep::can_sweep(&self.config).then(|| {
+            let (asks, sweeps) = mpsc::channel(1);
+            let sweeper = Sweeper::new(self.config.clone(), self.metrics.clone(), asks);
+            helpers.spawn(sweeper.run());
+            sweeps
+        });
+        let task = tokio::spawn(reader.run(start));
+        let fence = Fence { epoch, claim: None };
+        self.links(source, task, sweeps, fence, lease)
+    }
+
+    fn poll_links(&self, epoch: u64, lease: &Lease, stop: &CancellationToken) -> Links {
+        // One batch: what waits in the channel is leased and not yet in anybody's hands.
+        let (batches, source) = mpsc::channel(1);
+        let claim = Claim {
+            token: claim::token(&self.config.name, epoch),
+            lease: self.config.claim_lease,
+        };
+        let poller = Poller::new(
+            self.config.clone(),
+            self.metrics.clone(),
+            self.health.clone(),
+            stop.clone(),
+            batches,
+            claim.clone(),
+        );
+        let task = tokio::spawn(poller.run());
+        let fence = Fence {
+            epoch,
+            claim: Some(claim),
+        };
+        self.links(source, task, None, fence, lease)
+    }
+
+    fn links(
+        &self,
+        source: mpsc::Receiver<Batch>,
+        source_task: JoinHandle<Result<(), SourceError>>,
+        sweeps: Option<mpsc::Receiver<sweep::Sweep>>,
+        fence: Fence,
+        lease: &Lease,
+    ) -> Links {
         let (settlements, inbox) = mpsc::channel(1);
         let (outbox, receipts) = mpsc::channel(1);
-        let fence = Fence { epoch, claim: None };
         let ledger = Ledger::new(
             self.config.clone(),
             self.metrics.clone(),
@@ -278,7 +436,8 @@ impl Relay {
         );
         Links {
             source,
-            source_task: tokio::spawn(reader.run(start)),
+            source_task,
+            sweeps,
             settlements,
             receipts,
             ledger_task: tokio::spawn(ledger.run(inbox, outbox)),

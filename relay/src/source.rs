@@ -4,6 +4,8 @@ pub mod binlog;
 pub mod claim;
 mod select;
 mod snapshot;
+pub mod supervisor;
+pub mod sweep;
 
 use crate::event::OutboxEvent;
 use crate::position::Step;

@@ -23,7 +23,7 @@ use rustc_hash::FxHasher;
 use thiserror::Error;
 
 use crate::config::Ordering;
-use crate::event::OutboxEvent;
+use crate::event::{Key, OutboxEvent};
 use crate::position::{Position, Step};
 use progress::Progress;
 
@@ -147,12 +147,14 @@ impl Window {
         let lane = lane_of(&event);
         let weight = event.weight();
         let batch = self.progress.event();
+        // What a row knows of failures before this relay's time counts.
+        let attempts = event.attempts;
         let entry = Entry {
             event: Box::new(event),
             weight,
             lane,
             batch,
-            attempts: 0,
+            attempts,
             sent: None,
         };
         self.bytes += weight;
@@ -240,12 +242,36 @@ impl Window {
     /// The tag is not in flight.
     pub fn failed(&mut self, tag: u64, now: Instant) -> Result<Verdict, UnknownTag> {
         let slot = self.land(tag)?;
+        self.fail(slot, now).ok_or(UnknownTag(tag))
+    }
+
+    /// A ready event's own failure, known without sending it; as [`failed`](Self::failed).
+    pub fn failed_unsent(&mut self, slot: Slot, now: Instant) -> Option<Verdict> {
+        self.fail(slot.0, now)
+    }
+
+    /// What is in flight, in the order of sending.
+    pub fn sent_events(&self) -> impl Iterator<Item = (u64, &OutboxEvent)> {
+        let tags = self.first_tag..;
+        tags.zip(&self.in_flight).filter_map(|(tag, slot)| {
+            let entry = self.entry((*slot)?)?;
+            Some((tag, &*entry.event))
+        })
+    }
+
+    /// The keys of all events held.
+    pub fn keys(&self) -> Vec<Key> {
+        let entries = self.entries.iter().flatten();
+        entries.map(|entry| entry.event.id.clone()).collect()
+    }
+
+    fn fail(&mut self, slot: usize, now: Instant) -> Option<Verdict> {
         let (max_attempts, backoff) = (self.limits.max_attempts, self.limits.backoff.clone());
-        let entry = self.entry_mut(slot).ok_or(UnknownTag(tag))?;
+        let entry = self.entry_mut(slot)?;
         entry.attempts += 1;
         let attempts = entry.attempts;
         if attempts >= max_attempts {
-            return Ok(Verdict::DeadLetter {
+            return Some(Verdict::DeadLetter {
                 slot: Slot(slot),
                 attempts,
             });
@@ -253,7 +279,7 @@ impl Window {
         // The next attempt is the one whose delay counts.
         self.backoff
             .push(Reverse((now + backoff.delay(attempts + 1), slot)));
-        Ok(Verdict::Retry {
+        Some(Verdict::Retry {
             slot: Slot(slot),
             attempts,
         })

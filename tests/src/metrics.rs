@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// One scrape: sums over all labels, by metric name.
+/// One scrape: single series, and sums over all labels by metric name.
 #[derive(Debug, Default, Clone)]
 pub struct Scrape(HashMap<String, f64>);
 
@@ -19,11 +19,14 @@ impl Scrape {
             };
             let name = series.split('{').next().unwrap_or(series).trim();
             *sums.entry(name.to_owned()).or_insert(0.0) += value;
+            if name != series {
+                sums.insert(series.to_owned(), value);
+            }
         }
         Self(sums)
     }
 
-    /// The value of a counter or gauge, summed over its labels; 0 where there is none yet.
+    /// The value of a counter or gauge, of one series or summed over all labels; 0 where there is none yet.
     pub fn get(&self, name: &str) -> u64 {
         // Counters and counts are whole and far below 2^53.
         self.0.get(name).map_or(0, |value| value.round() as u64)

@@ -146,6 +146,12 @@ pub const SETTINGS: &[Setting] = &[
         "Pause between claims when polling, once a claim finds less than a batch",
     ),
     setting(
+        "binlog_probe_interval",
+        Some("30s"),
+        DURATION,
+        "While source = auto polls: first pause before it looks whether the binlog can be read again; grows to 20 times that",
+    ),
+    setting(
         "sweep_interval",
         Some("30s"),
         DURATION,

@@ -113,20 +113,6 @@ impl Server {
         }
     }
 
-    /// Whether a new session's writes go to a binlog as statements.
-    ///
-    /// # Errors
-    /// The connection is gone.
-    pub async fn logs_statements(&self, session: &mut Session) -> Result<bool, MysqlError> {
-        let settings: Option<(u8, String)> = session
-            .first(
-                "ask for the binlog's settings",
-                "SELECT @@global.log_bin, CAST(@@session.binlog_format AS CHAR)",
-            )
-            .await?;
-        Ok(settings.is_some_and(|(log_bin, format)| log_bin != 0 && format == "STATEMENT"))
-    }
-
     /// Whether its binlog holds whole rows.
     ///
     /// # Errors

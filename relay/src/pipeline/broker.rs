@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use reliability::resilience::Backoff;
 use tracing::{info, warn};
 
+use super::circuit::{Breaker, Circuit};
 use crate::health::{Health, Part};
 use crate::metrics::Metrics;
 use crate::publish::{PublishError, Publisher, Refused, Signal};
@@ -46,7 +47,7 @@ pub(super) struct Broker {
     health: Arc<Health>,
     state: State,
     backoff: Backoff,
-    attempt: u32,
+    breaker: Breaker,
     ever_connected: bool,
     blocked: bool,
     /// Waits for confirms count from here at the earliest: the broker confirms nothing new while it blocks.
@@ -60,7 +61,7 @@ impl Broker {
             health,
             state: State::Waiting(Instant::now()),
             backoff: Backoff::default(),
-            attempt: 1,
+            breaker: Breaker::new(),
             ever_connected: false,
             blocked: false,
             unblocked_at: None,
@@ -70,7 +71,11 @@ impl Broker {
     /// Whether a publication may be handed in, with at most that many bytes unwritten.
     pub(super) fn takes(&self, bound: usize) -> bool {
         match &self.state {
-            State::Up(publisher) => !self.blocked && publisher.buffered() < bound,
+            State::Up(publisher) => {
+                !self.blocked
+                    && publisher.buffered() < bound
+                    && self.breaker.lets_through(publisher.in_flight())
+            }
             State::Waiting(_) | State::Dialing(_) => false,
         }
     }
@@ -129,21 +134,53 @@ impl Broker {
     }
 
     fn connected(&mut self, publisher: Box<dyn Publisher>) {
-        info!(attempt = self.attempt, "connected to the broker");
+        self.breaker.connected();
+        match self.breaker.state() {
+            Circuit::HalfOpen => info!(
+                "connected to the broker; one event goes first, the rest once the broker has decided on it"
+            ),
+            Circuit::Closed | Circuit::Open => info!("connected to the broker"),
+        }
         self.state = State::Up(publisher);
         self.ever_connected = true;
-        self.attempt = 1;
         self.blocked = false;
         self.unblocked_at = None;
         self.metrics.broker_up.set(1);
         self.metrics.broker_blocked.set(0);
+        self.show_circuit();
         self.health.good(Part::Broker);
+    }
+
+    /// The broker has decided on a publication.
+    pub(super) fn outcome(&mut self) {
+        if self.breaker.outcome() {
+            info!("the broker decides on publications again");
+            self.show_circuit();
+        }
+    }
+
+    /// The channel is gone over a single publication; the broker itself is well, so the next attempt comes at once.
+    pub(super) fn channel_lost(&mut self, now: Instant) {
+        self.state = State::Waiting(now);
+        self.blocked = false;
+        self.metrics.broker_up.set(0);
+        self.metrics.broker_blocked.set(0);
+    }
+
+    fn show_circuit(&self) {
+        self.metrics.circuit.set(match self.breaker.state() {
+            Circuit::Closed => 0,
+            Circuit::HalfOpen => 1,
+            Circuit::Open => 2,
+        });
     }
 
     /// The connection can't be used any more; the next attempt comes after a backoff.
     pub(super) fn lost(&mut self, why: &str) {
-        self.attempt = self.attempt.saturating_add(1);
-        self.state = State::Waiting(Instant::now() + self.backoff.delay(self.attempt));
+        self.breaker.lost();
+        let attempt = self.breaker.losses().saturating_add(1);
+        self.state = State::Waiting(Instant::now() + self.backoff.delay(attempt));
+        self.show_circuit();
         self.blocked = false;
         self.metrics.broker_up.set(0);
         self.metrics.broker_blocked.set(0);

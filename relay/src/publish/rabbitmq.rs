@@ -38,6 +38,9 @@ use wire::{Wire, breach};
 const LOW_WATER: usize = 256 << 10;
 /// `reply-success` (1.4).
 const REPLY_SUCCESS: u16 = 200;
+/// Reply codes (1.2): no such exchange, and not for this user.
+const NOT_FOUND: u16 = 404;
+const ACCESS_REFUSED: u16 = 403;
 
 /// How to get there.
 #[derive(Clone)]
@@ -210,6 +213,13 @@ impl RabbitMq {
 }
 
 fn broker_closed(close: Close) -> PublishError {
+    let about_publication = !close.connection && close.cause == (BASIC, PUBLISH);
+    if about_publication && matches!(close.code, NOT_FOUND | ACCESS_REFUSED) {
+        return PublishError::PublicationRefused {
+            code: close.code,
+            text: close.text,
+        };
+    }
     PublishError::Closed {
         what: if close.connection {
             "connection"

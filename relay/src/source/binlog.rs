@@ -81,6 +81,9 @@ pub enum SourceError {
     /// What is needed next is not in the binlog any more.
     #[error("the binlog no longer holds what comes after the checkpoint: {0}")]
     Gap(String),
+    /// The binlog does not hold what was written to the outbox table, or not all of it.
+    #[error("the binlog lacks outbox rows that are in the table: {0}")]
+    Partial(String),
     /// The account lacks the privilege of replicas.
     #[error("the account may not read the binlog: {0}")]
     Denied(String),
@@ -135,6 +138,7 @@ impl SourceError {
             SourceError::Silent
             | SourceError::Ended
             | SourceError::Gap(_)
+            | SourceError::Partial(_)
             | SourceError::Decode { .. }
             | SourceError::Damaged { .. }
             | SourceError::NoTaker => Remedy::Retry,
@@ -143,14 +147,25 @@ impl SourceError {
 
     /// Whether only a snapshot can go on from here.
     pub fn is_gap(&self) -> bool {
-        matches!(self, SourceError::Gap(_))
+        matches!(self, SourceError::Gap(_) | SourceError::Partial(_))
+    }
+
+    /// Whether polling does what the binlog can't.
+    pub fn calls_for_polling(&self) -> bool {
+        matches!(
+            self,
+            SourceError::Unfit(_) | SourceError::Denied(_) | SourceError::Partial(_)
+        )
     }
 
     /// Whether connecting again where the tail stands can mend it.
     fn is_mended_by_reconnecting(&self) -> bool {
         let session_bound = matches!(
             self,
-            SourceError::Gap(_) | SourceError::SnapshotLost(_) | SourceError::NoTaker
+            SourceError::Gap(_)
+                | SourceError::Partial(_)
+                | SourceError::SnapshotLost(_)
+                | SourceError::NoTaker
         );
         !session_bound && self.remedy() == Remedy::Retry
     }
@@ -167,6 +182,9 @@ impl SourceError {
             SourceError::Gap(_) => {
                 "keep binlogs longer (binlog_expire_logs_seconds); the relay closes the gap from the table"
             }
+            SourceError::Partial(_) => {
+                "write to the outbox with binlog_format = ROW and binlog_row_image = FULL; the relay reads the rows from the table"
+            }
             SourceError::Denied(_) => "run: GRANT REPLICATION SLAVE ON *.* TO the relay's account",
             SourceError::ServerId(_) => {
                 "give this relay a RELAY_SERVER_ID, or a RELAY_NAME, of its own"
@@ -180,6 +198,21 @@ impl SourceError {
             SourceError::NoTaker => "see the error before this one",
         }
     }
+}
+
+/// Opens the binlog at its end and reads what the server says first: whether it can be tailed.
+///
+/// # Errors
+/// Why not.
+pub async fn probe(config: &Config) -> Result<(), SourceError> {
+    let mut session = Session::connect(config).await?;
+    let server = Server::inspect(&mut session).await?;
+    let head = server
+        .head(&mut session)
+        .await?
+        .map_err(SourceError::Unfit)?;
+    let mut stream = Stream::open(config, &mut Tail::new(config, head)).await?;
+    stream.next().await.map(drop)
 }
 
 /// Reads the binlog for as long as it is told to.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::binlog::SourceError;
-use super::select::Select;
+use super::select::{Select, positional};
 use super::{Batch, Item};
 use crate::catalogue::catalogue;
 use crate::config::{ClaimForm, Config, Mark};
@@ -28,13 +28,15 @@ use crate::health::{Health, Part};
 use crate::ledger::Claim;
 use crate::metrics::Metrics;
 use crate::mysql::{MysqlError, Server, Session, conflicts};
-use crate::table::{Table, groups};
+use crate::table::{Table, groups, value_of};
 use statements::Statements;
 
 /// How often leases of others are looked for that are over.
 const EXPIRY_CHECK: Duration = Duration::from_secs(1);
 /// Longest wait for a lock, in seconds: a claim that stands in somebody's way is done again.
 const LOCK_WAIT_SECONDS: u32 = 5;
+/// What a claim does, for errors.
+const DOING: &str = "claim rows";
 /// A lease is renewed three times before it would be over.
 pub const RENEWALS_A_LEASE: u32 = 3;
 
@@ -155,20 +157,20 @@ impl Poller {
         let mut expired_at = Instant::now();
         loop {
             let now = Instant::now();
-            let mut events = Vec::new();
+            let mut claimed = Claimed::default();
             if now >= expired_at {
                 expired_at = now + EXPIRY_CHECK;
-                events = conflicts!(self.metrics, claimer.claim(Pick::Expired))?;
+                claimed = conflicts!(self.metrics, claimer.claim(Pick::Expired))?;
             }
-            if events.is_empty() {
-                events = conflicts!(self.metrics, claimer.claim(Pick::Free))?;
+            if claimed.events.is_empty() {
+                claimed = conflicts!(self.metrics, claimer.claim(Pick::Free))?;
             } else {
                 warn!(
-                    rows = events.len(),
+                    rows = claimed.events.len(),
                     "took over rows whose lease was over: another worker was too slow, or died"
                 );
             }
-            let full = events.len() >= self.config.claim_batch;
+            let Claimed { events, is_full } = claimed;
             if !events.is_empty() {
                 self.metrics.claimed.inc_by(events.len() as u64);
                 if !self.hand_over(claimer, events).await? {
@@ -178,7 +180,7 @@ impl Poller {
             if self.stop.is_cancelled() {
                 return Ok(());
             }
-            if !full {
+            if !is_full {
                 tokio::select! {
                     () = self.stop.cancelled() => return Ok(()),
                     () = tokio::time::sleep(self.config.poll_interval) => {}
@@ -194,7 +196,7 @@ impl Poller {
         claimer: &mut Claimer,
         events: Vec<OutboxEvent>,
     ) -> Result<bool, SourceError> {
-        let keys: Vec<Key> = events.iter().map(|event| event.id.clone()).collect();
+        let keys = keys_of(&events);
         let batch = events.into_iter().map(Item::Event).collect();
         if self.batches.send(batch).await.is_err() {
             return Ok(false);
@@ -222,6 +224,15 @@ pub enum Pick {
     Expired,
 }
 
+/// Rows that were leased.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// In the order of their keys.
+    pub events: Vec<OutboxEvent>,
+    /// Whether there may be more.
+    pub is_full: bool,
+}
+
 /// A session that claims.
 pub struct Claimer {
     session: Session,
@@ -229,6 +240,7 @@ pub struct Claimer {
     select: Select,
     claim: Claim,
     statements: Statements,
+    batch: usize,
 }
 
 impl Claimer {
@@ -271,18 +283,8 @@ impl Claimer {
                 table.id
             );
         }
-        // Statements as the binlog's rows can't be written under READ COMMITTED (MySQL manual, "Setting The Binary Log Format").
-        let isolation = if server.logs_statements(&mut session).await? {
-            "REPEATABLE READ"
-        } else {
-            "READ COMMITTED"
-        };
-        for statement in [
-            format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"),
-            format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"),
-        ] {
-            session.run(doing, &statement).await?;
-        }
+        let lock_wait = format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}");
+        session.run(doing, &lock_wait).await?;
         crate::marker::prepare(&mut session).await?;
         let statements =
             Statements::new(&table, &select, form, index.as_deref(), config.claim_batch);
@@ -292,6 +294,7 @@ impl Claimer {
             select,
             claim,
             statements,
+            batch: config.claim_batch,
         })
     }
 
@@ -323,55 +326,70 @@ impl Claimer {
     ///
     /// # Errors
     /// MySQL said no. After a deadlock or a lock wait nothing is leased, and it can be done again.
-    pub async fn claim(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
-        match self.statements.form() {
-            ClaimForm::Auto | ClaimForm::SkipLocked => self.claim_unlocked(pick).await,
-            ClaimForm::Token => self.claim_by_token(pick).await,
-        }
-    }
-
-    async fn claim_unlocked(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
-        let doing = "claim rows";
-        self.session.run(doing, "START TRANSACTION").await?;
+    pub async fn claim(&mut self, pick: Pick) -> Result<Claimed, MysqlError> {
+        self.session.run(DOING, "START TRANSACTION").await?;
         let claimed = self.claim_in_transaction(pick).await;
         let end = if claimed.is_ok() {
             "COMMIT"
         } else {
             "ROLLBACK"
         };
-        let ended = self.session.run(doing, end).await;
+        let ended = self.session.run(DOING, end).await;
         let claimed = claimed?;
         ended?;
         Ok(claimed)
     }
 
-    async fn claim_in_transaction(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
-        let doing = "claim rows";
-        let (statement, params) = self.picked(pick, self.statements.lock(pick).to_owned());
-        let rows: Vec<Row> = self.session.rows(doing, statement, params).await?;
-        let events: Vec<OutboxEvent> = rows
-            .into_iter()
-            .filter_map(|row| self.select.event(row))
-            .collect();
-        let keys: Vec<Key> = events.iter().map(|event| event.id.clone()).collect();
-        for group in groups(&keys) {
+    async fn claim_in_transaction(&mut self, pick: Pick) -> Result<Claimed, MysqlError> {
+        let form = self.statements.form();
+        let found = match form {
+            ClaimForm::Auto | ClaimForm::SkipLocked => self.lock(pick).await?,
+            ClaimForm::Token => self.take(pick).await?,
+        };
+        let is_full = found.len() >= self.batch;
+        // A statement that locks sees no single moment: it passes over rows that are locked, or not committed yet, and
+        // goes on to rows that were committed after them. What comes later in the aggregates of those has to wait.
+        let skipped = self.passed_over(pick, &found).await?;
+        let (waiting, events): (Vec<OutboxEvent>, Vec<OutboxEvent>) =
+            found.into_iter().partition(|event| {
+                let mut skipped = skipped.iter();
+                skipped.any(|skipped| event.is_of_the_aggregate_of(skipped))
+            });
+        match form {
+            ClaimForm::Auto | ClaimForm::SkipLocked => self.lease(&events).await?,
+            ClaimForm::Token => self.give_back(&waiting).await?,
+        }
+        Ok(Claimed { events, is_full })
+    }
+
+    /// Locks rows that are unlocked.
+    async fn lock(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
+        let statement = self.statements.lock(pick).to_owned();
+        let params = positional(self.token_of(pick));
+        let rows: Vec<Row> = self.session.rows(DOING, statement, params).await?;
+        Ok(self.events(rows))
+    }
+
+    /// Leases rows that were locked.
+    async fn lease(&mut self, events: &[OutboxEvent]) -> Result<(), MysqlError> {
+        for group in groups(&keys_of(events)) {
             let update = self.statements.lease(&self.table, group.len());
             let mut values = vec![Value::from(&*self.claim.token), micros(self.claim.lease)];
             values.extend(group);
             self.session
-                .execute(doing, update, Params::Positional(values))
+                .execute(DOING, update, Params::Positional(values))
                 .await?;
         }
-        Ok(events)
+        Ok(())
     }
 
-    /// The moment at which the lease ends tells the rows of this claim from those of earlier ones.
-    async fn claim_by_token(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
-        let doing = "claim rows";
+    /// Leases rows without locking them first. The moment at which the lease ends tells the rows of this claim from those
+    /// of earlier ones.
+    async fn take(&mut self, pick: Pick) -> Result<Vec<OutboxEvent>, MysqlError> {
         let until: Vec<(String,)> = self
             .session
             .rows(
-                doing,
+                DOING,
                 "SELECT CAST(NOW(6) + INTERVAL ? MICROSECOND AS CHAR)",
                 (micros(self.claim.lease),),
             )
@@ -382,29 +400,63 @@ impl Claimer {
         let token = &*self.claim.token;
         let statement = self.statements.take(pick).to_owned();
         let mut values = vec![Value::from(token), Value::from(&until)];
-        if pick == Pick::Expired {
-            values.push(Value::from(token));
-        }
+        values.extend(self.token_of(pick));
         let taken = self
             .session
-            .execute(doing, statement, Params::Positional(values))
+            .execute(DOING, statement, Params::Positional(values))
             .await?;
         if taken == 0 {
             return Ok(Vec::new());
         }
         let statement = self.statements.taken().to_owned();
-        let rows: Vec<Row> = self.session.rows(doing, statement, (until, token)).await?;
-        let events = rows.into_iter();
-        Ok(events.filter_map(|row| self.select.event(row)).collect())
+        let rows: Vec<Row> = self.session.rows(DOING, statement, (until, token)).await?;
+        Ok(self.events(rows))
     }
 
-    fn picked(&self, pick: Pick, statement: String) -> (String, Params) {
+    /// Takes the lease off rows again.
+    async fn give_back(&mut self, events: &[OutboxEvent]) -> Result<(), MysqlError> {
+        for group in groups(&keys_of(events)) {
+            let update = self.statements.give_back(&self.table, group.len());
+            let mut values = vec![Value::from(&*self.claim.token)];
+            values.extend(group);
+            self.session
+                .execute(DOING, update, Params::Positional(values))
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn events(&self, rows: Vec<Row>) -> Vec<OutboxEvent> {
+        let rows = rows.into_iter();
+        rows.filter_map(|row| self.select.event(row)).collect()
+    }
+
+    /// Rows that a claim has skipped although they come before the last that it has locked.
+    async fn passed_over(
+        &mut self,
+        pick: Pick,
+        events: &[OutboxEvent],
+    ) -> Result<Vec<OutboxEvent>, MysqlError> {
+        let Some(last) = events.last() else {
+            return Ok(Vec::new());
+        };
+        let statement = self.statements.passed_over(pick).to_owned();
+        let mut values = self.token_of(pick);
+        values.push(value_of(&last.id));
+        let padding = std::iter::repeat(last);
+        let keys = events.iter().chain(padding).take(self.batch);
+        values.extend(keys.map(|event| value_of(&event.id)));
+        let rows: Vec<Row> = self
+            .session
+            .rows("look for rows passed over", statement, positional(values))
+            .await?;
+        Ok(self.events(rows))
+    }
+
+    fn token_of(&self, pick: Pick) -> Vec<Value> {
         match pick {
-            Pick::Free => (statement, Params::Empty),
-            Pick::Expired => {
-                let token = Value::from(&*self.claim.token);
-                (statement, Params::Positional(vec![token]))
-            }
+            Pick::Free => Vec::new(),
+            Pick::Expired => vec![Value::from(&*self.claim.token)],
         }
     }
 
@@ -415,11 +467,14 @@ impl Claimer {
     pub async fn plan(&mut self) -> Result<String, MysqlError> {
         let explain = match self.statements.form() {
             ClaimForm::Auto | ClaimForm::SkipLocked => {
-                format!("EXPLAIN {}", self.statements.lock(Pick::Free))
+                format!(
+                    "EXPLAIN FORMAT=TRADITIONAL {}",
+                    self.statements.lock(Pick::Free)
+                )
             }
             ClaimForm::Token => {
                 let literal = self.statements.take(Pick::Free).replace('?', "NULL");
-                format!("EXPLAIN {literal}")
+                format!("EXPLAIN FORMAT=TRADITIONAL {literal}")
             }
         };
         let plan: Option<Row> = self.session.first("explain the claim", &explain).await?;
@@ -437,6 +492,10 @@ impl Claimer {
             .collect();
         Ok(parts.join(" "))
     }
+}
+
+fn keys_of(events: &[OutboxEvent]) -> Vec<Key> {
+    events.iter().map(|event| event.id.clone()).collect()
 }
 
 /// The name of an index that serves rows of one status in the order of their keys. Every secondary index of InnoDB ends

@@ -1,6 +1,6 @@
 //! Rows of the outbox table by query: the same values as the binlog would give.
 
-use mysql_async::{Row as Answer, Value};
+use mysql_async::{Params, Row as Answer, Value};
 
 use crate::catalogue::{Catalogue, Fields, Finish, MissingColumn};
 use crate::config::Config;
@@ -50,6 +50,15 @@ impl Select {
         }
         self.finish.apply(&mut row);
         OutboxEvent::from_row(row)
+    }
+}
+
+/// Parameters in their order; a statement without any is not to be given an empty list.
+pub(super) fn positional(values: Vec<Value>) -> Params {
+    if values.is_empty() {
+        Params::Empty
+    } else {
+        Params::Positional(values)
     }
 }
 

@@ -17,7 +17,7 @@
 
 use mysql_async::{Params, Row, Value};
 
-use super::select::Select;
+use super::select::{Select, positional};
 use crate::config::{CheckpointStore, Config, Identifier, Mark};
 use crate::event::{Key, OutboxEvent};
 use crate::mysql::{Flavor, MysqlError, Server, Session, Unfit};
@@ -171,14 +171,6 @@ impl Snapshot {
             part("PROCESSING")
         );
         (query, positional([last.clone(), last].concat()))
-    }
-}
-
-fn positional(values: Vec<Value>) -> Params {
-    if values.is_empty() {
-        Params::Empty
-    } else {
-        Params::Positional(values)
     }
 }
 

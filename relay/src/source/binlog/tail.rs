@@ -130,21 +130,8 @@ impl Tail {
 
     /// Whether everything up to `end` has been read.
     pub(super) fn position_reaches(&self, end: &Position) -> bool {
-        match (&self.position, end) {
-            (Position::Gtid(read), Position::Gtid(end)) => read.contains_set(end),
-            (read @ Position::MariaDb(_), Position::MariaDb(end)) => {
-                end.values().all(|gtid| read.covers(&Step::MariaDb(*gtid)))
-            }
-            (read, Position::File { file, offset }) => {
-                let end = Step::File {
-                    file: file.clone(),
-                    offset: *offset,
-                };
-                // A MariaDB server may have got its first GTID meanwhile; the file tells in any case.
-                read.covers(&end) || self.place().covers(&end)
-            }
-            (_, Position::Gtid(_) | Position::MariaDb(_)) => false,
-        }
+        // A MariaDB server may have got its first GTID meanwhile; the file tells in any case.
+        self.position.reaches(end) || self.place().reaches(end)
     }
 
     /// Whether the transaction of what the last event gave lies at or before `end`.
@@ -357,7 +344,12 @@ impl Tail {
             .as_ref()
             .is_some_and(|group| group.in_transaction)
         {
-            // A statement within a transaction, such as SAVEPOINT.
+            if inserts_into(sql, &self.table) {
+                let why =
+                    "a session with binlog_format = STATEMENT or MIXED wrote to the outbox table";
+                return Err(SourceError::Partial(why.to_owned()));
+            }
+            // Another statement within a transaction.
         } else {
             let opens = sql.to_ascii_uppercase().ends_with(b"START TRANSACTION");
             let group = self.open();
@@ -543,7 +535,14 @@ impl Tail {
         let mut rows = self.read(rows.rows(plan))?;
         self.open().noteworthy = true;
         while let Some(row) = rows.next_row() {
-            let mut row: Row = self.read(row)?;
+            let mut row: Row = match row {
+                Err(absent @ DecodeError::ColumnAbsent { .. }) => {
+                    let why =
+                        format!("{absent}: binlog_row_image is MINIMAL in the writer's session");
+                    return Err(SourceError::Partial(why));
+                }
+                row => self.read(row)?,
+            };
             finish.apply(&mut row);
             let Some(event) = OutboxEvent::from_row(row) else {
                 continue;
@@ -621,4 +620,40 @@ fn after<'a>(sql: &'a [u8], word: &str) -> Option<&'a [u8]> {
 
 fn micros(commit: u64) -> Option<i64> {
     i64::try_from(commit).ok().filter(|micros| *micros > 0)
+}
+
+/// Whether a statement is one that inserts, and names the table.
+fn inserts_into(sql: &[u8], table: &[u8]) -> bool {
+    let inserts = ["INSERT", "REPLACE", "LOAD"]
+        .iter()
+        .any(|word| after(sql, word).is_some());
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
+    inserts
+        && sql
+            .split(|byte| !is_name(byte))
+            .any(|word| word.eq_ignore_ascii_case(table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_that_insert_into_the_table() {
+        for (sql, does) in [
+            ("INSERT INTO outbox_events (id) VALUES (1)", true),
+            ("insert ignore `shop`.`Outbox_Events` values (1)", true),
+            ("REPLACE INTO outbox_events VALUES (1)", true),
+            ("LOAD DATA INFILE 'x' INTO TABLE `outbox_events`", true),
+            ("INSERT INTO outbox_events_old VALUES (1)", false),
+            ("UPDATE outbox_events SET status = 'PUBLISHED'", false),
+            ("DELETE FROM outbox_events", false),
+        ] {
+            assert_eq!(
+                inserts_into(sql.as_bytes(), b"outbox_events"),
+                does,
+                "{sql}"
+            );
+        }
+    }
 }

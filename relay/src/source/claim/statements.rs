@@ -14,6 +14,7 @@ pub(super) const FREED_AT_ONCE: u64 = 1_000;
 pub(super) struct Statements {
     form: ClaimForm,
     lock: [String; 2],
+    passed_over: [String; 2],
     take: [String; 2],
     taken: String,
     free: [String; 2],
@@ -43,6 +44,12 @@ impl Statements {
         let lock = [&free, &expired].map(|which| {
             format!("SELECT {list} FROM {name}{hint} WHERE {which} {order} FOR UPDATE SKIP LOCKED")
         });
+        let claimed = "?,".repeat(rows.saturating_sub(1));
+        let passed_over = [&free, &expired].map(|which| {
+            format!(
+                "SELECT {list} FROM {name}{hint} WHERE {which} AND {id} <= ? AND {id} NOT IN ({claimed}?)"
+            )
+        });
         let take = [&free, &expired].map(|which| {
             format!(
                 "UPDATE {name}{hint} SET {status} = 'PROCESSING', locked_by = ?, locked_until = ? WHERE {which} {order}"
@@ -60,6 +67,7 @@ impl Statements {
         Self {
             form,
             lock,
+            passed_over,
             take,
             taken,
             free,
@@ -86,10 +94,31 @@ impl Statements {
         }
     }
 
+    /// Reads rows that a claim has passed over. Parameters: the token,
+    /// for expired ones; the last key that was claimed; all keys that were, the last of them repeated up to the number of
+    /// rows a claim.
+    pub(super) fn passed_over(&self, pick: Pick) -> &str {
+        let [free, expired] = &self.passed_over;
+        match pick {
+            Pick::Free => free,
+            Pick::Expired => expired,
+        }
+    }
+
     /// Leases rows that were locked. Parameters: the token, the lease in microseconds, the keys.
     pub(super) fn lease(&self, table: &Table, keys: usize) -> String {
         format!(
             "UPDATE {} SET {} = 'PROCESSING', locked_by = ?, locked_until = NOW(6) + INTERVAL ? MICROSECOND WHERE {}",
+            table.name,
+            table.status,
+            table.id_in(keys)
+        )
+    }
+
+    /// Takes leases off. Parameters: the token, the keys.
+    pub(super) fn give_back(&self, table: &Table, keys: usize) -> String {
+        format!(
+            "UPDATE {} SET {} = 'PENDING', locked_by = NULL, locked_until = NULL WHERE locked_by = ? AND {}",
             table.name,
             table.status,
             table.id_in(keys)
