@@ -13,6 +13,7 @@
 pub mod both;
 pub mod broker;
 pub mod database;
+pub mod garbler;
 pub mod inbox;
 pub mod ledger;
 pub mod metrics;

@@ -10,13 +10,18 @@ mod overlap;
 mod stream;
 mod tail;
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use reliability::resilience::Backoff;
 use thiserror::Error;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::select::Select;
 use super::snapshot::{Snapshot, finds_only_unpublished};
@@ -36,6 +41,12 @@ use tail::Tail;
 const BATCH_EVENTS: usize = 256;
 /// Bytes a batch before it goes.
 const BATCH_BYTES: usize = 256 << 10;
+/// Before a new session after a panic: what panics each time must not do so in a busy loop.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
+/// The first wait after another replica took this relay's server id; doubled each time.
+const DISPLACED_BASE: Duration = Duration::from_secs(5);
+/// The longest such wait, give or take: as long as that one of two relays with one id works undisturbed.
+const DISPLACED_CAP: Duration = Duration::from_secs(300);
 
 /// Where to begin.
 #[derive(Debug, Clone)]
@@ -87,9 +98,19 @@ pub enum SourceError {
     /// The account lacks the privilege of replicas.
     #[error("the account may not read the binlog: {0}")]
     Denied(String),
-    /// The replica id is in use.
-    #[error("another replica uses the server id of this relay: {0}")]
-    ServerId(String),
+    /// The replica id is the server's own.
+    #[error("the relay's server id {0} is the database server's own")]
+    ServerId(u32),
+    /// The server has ended the stream in favour of another replica with the same id.
+    #[error(
+        "another replica with this relay's server id {server_id} has connected, so the server has ended this relay's stream: {message}"
+    )]
+    Displaced {
+        /// The id that both use.
+        server_id: u32,
+        /// The server's words.
+        message: String,
+    },
     /// The outbox table is not what it should be.
     #[error("the outbox table {table} {why}")]
     Table {
@@ -115,6 +136,9 @@ pub enum SourceError {
         /// What is wrong.
         why: &'static str,
     },
+    /// A panic, in the driver or here: an error of the program, or bytes that nobody thought of.
+    #[error("reading the binlog panicked: {0}")]
+    Panicked(Box<str>),
     /// The snapshot was cut off.
     #[error("the snapshot of unpublished rows was cut off")]
     SnapshotLost(#[source] MysqlError),
@@ -141,6 +165,8 @@ impl SourceError {
             | SourceError::Partial(_)
             | SourceError::Decode { .. }
             | SourceError::Damaged { .. }
+            | SourceError::Displaced { .. }
+            | SourceError::Panicked(_)
             | SourceError::NoTaker => Remedy::Retry,
         }
     }
@@ -170,6 +196,12 @@ impl SourceError {
         !session_bound && self.remedy() == Remedy::Retry
     }
 
+    fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        SourceError::Panicked(text.unwrap_or("no message").into())
+    }
+
     /// A word to the operator.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -186,13 +218,13 @@ impl SourceError {
                 "write to the outbox with binlog_format = ROW and binlog_row_image = FULL; the relay reads the rows from the table"
             }
             SourceError::Denied(_) => "run: GRANT REPLICATION SLAVE ON *.* TO the relay's account",
-            SourceError::ServerId(_) => {
-                "give this relay a RELAY_SERVER_ID, or a RELAY_NAME, of its own"
+            SourceError::ServerId(_) | SourceError::Displaced { .. } => {
+                "set RELAY_SERVER_ID to a number that no other relay or replica of this server has (two relays that shall stand by for each other need the same RELAY_NAME instead)"
             }
             SourceError::Table { .. } => {
                 "compare the table with migrations/0001_outbox.sql, and the account's grants with the README"
             }
-            SourceError::Decode { .. } | SourceError::Damaged { .. } => {
+            SourceError::Decode { .. } | SourceError::Damaged { .. } | SourceError::Panicked(_) => {
                 "if it persists, check the server's disk and memory; please report it"
             }
             SourceError::NoTaker => "see the error before this one",
@@ -247,6 +279,21 @@ impl Reader {
     /// # Errors
     /// What connecting again can't mend.
     pub async fn run(self, start: Start) -> Result<(), SourceError> {
+        // Where a panic left the tail is not known: the error leads to a new session, from the checkpoint.
+        let panicked = match guarded(Box::pin(self.read(start))).await {
+            Ok(outcome) => return outcome,
+            Err(panicked) => panicked,
+        };
+        self.metrics.source_up.set(0);
+        self.health.bad(Part::Source, panicked.to_string());
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = tokio::time::sleep(PANIC_PAUSE) => {}
+        }
+        Err(panicked)
+    }
+
+    async fn read(&self, start: Start) -> Result<(), SourceError> {
         let (mut tail, mut overlap) = match start {
             Start::At(position) => (Tail::new(&self.config, position), None),
             Start::Snapshot => {
@@ -266,8 +313,10 @@ impl Reader {
         };
         let backoff = Backoff::default();
         let mut attempt = 1;
+        let mut rivalry = Rivalry::default();
         loop {
             let before = tail.position().clone();
+            let opened = Instant::now();
             let Err(failure) = self.tail(&mut tail, &mut overlap).await else {
                 return Ok(());
             };
@@ -282,13 +331,23 @@ impl Reader {
                 attempt + 1
             };
             let why = format!("{}; {}", crate::error::chain(&failure), failure.hint());
-            warn!(error = %why, attempt, "reading the binlog is interrupted; connecting again");
+            let pause = if let SourceError::Displaced { .. } = failure {
+                let pause = rivalry.pause(opened.elapsed());
+                error!(
+                    error = %why, wait_ms = pause.as_millis(),
+                    "two replicas with one server id end each other's streams; waiting, so that the other can work"
+                );
+                pause
+            } else {
+                warn!(error = %why, attempt, "reading the binlog is interrupted; connecting again");
+                backoff.delay(attempt)
+            };
             self.health.bad(Part::Source, why);
             self.metrics.reconnects.inc();
             tail.interrupted();
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(backoff.delay(attempt)) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -422,5 +481,68 @@ impl Reader {
             .send(std::mem::take(batch))
             .await
             .map_err(|_| SourceError::NoTaker)
+    }
+}
+
+/// What a future gives, or that it panicked.
+async fn guarded<T>(future: impl Future<Output = T>) -> Result<T, SourceError> {
+    let guarded = AssertUnwindSafe(future).catch_unwind().await;
+    guarded.map_err(|panic| SourceError::panicked(&*panic))
+}
+
+/// How often in a row another replica with the same id has ended the stream.
+#[derive(Debug, Default)]
+struct Rivalry {
+    rounds: u32,
+}
+
+impl Rivalry {
+    /// How long to wait after another round, in which the stream lasted that long. Each wait is longer than the one
+    /// before, up to the cap.
+    fn pause(&mut self, lasted: Duration) -> Duration {
+        // A rival waits up to one and a half times the cap: a longer peace means that there was none any more.
+        if lasted > 2 * DISPLACED_CAP {
+            self.rounds = 0;
+        }
+        self.rounds = self.rounds.saturating_add(1);
+        let backoff = Backoff::new(DISPLACED_BASE, DISPLACED_CAP);
+        // At random, lest two relays stay in step; upwards only, lest a wait be shorter than the last.
+        backoff.delay_jittered(self.rounds.saturating_add(1), 0.5 + fastrand::f64() / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_becomes_an_error_that_may_pass() {
+        let text = "what the driver says";
+        for (future, word) in [
+            (async { panic!("{text}") }.boxed(), text),
+            (async { panic!("plain") }.boxed(), "plain"),
+            (async { std::panic::panic_any(7_u8) }.boxed(), "no message"),
+        ] {
+            let error = guarded::<()>(future).await.unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+            assert_eq!(error.remedy(), Remedy::Retry);
+            assert!(!error.is_gap());
+        }
+        assert_eq!(guarded(async { 5 }).await.ok(), Some(5));
+    }
+
+    #[test]
+    fn waits_for_a_rival_grow_and_start_anew_after_a_long_peace() {
+        let mut rivalry = Rivalry::default();
+        let waits: Vec<Duration> = (0..6).map(|_| rivalry.pause(Duration::ZERO)).collect();
+        assert!(waits.is_sorted_by(|a, b| a < b), "{waits:?}");
+        for _ in 0..100 {
+            let wait = rivalry.pause(2 * DISPLACED_CAP);
+            assert!(
+                (DISPLACED_CAP..=DISPLACED_CAP * 3 / 2).contains(&wait),
+                "{wait:?}"
+            );
+        }
+        assert!(rivalry.pause(3 * DISPLACED_CAP) < 2 * DISPLACED_BASE);
     }
 }

@@ -8,6 +8,7 @@ mod contract;
 mod crash;
 mod exchange;
 mod gap;
+mod garbage;
 mod leader;
 mod mapping;
 mod misuse;

@@ -1,5 +1,6 @@
 //! One binlog stream: opened at a position, checked, with a bound on its silence.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -8,8 +9,9 @@ use mysql_common::binlog::consts::BinlogChecksumAlg;
 use mysql_common::binlog::events::Event;
 use mysql_common::packets::{GnoInterval, Tag};
 
-use super::SourceError;
+use super::decode::{Rotate, event_type};
 use super::tail::Tail;
+use super::{SourceError, guarded};
 use crate::config::Config;
 use crate::mysql::{Flavor, Server, Session, Unfit};
 use crate::position::{GtidSet, Position};
@@ -24,6 +26,11 @@ const FATAL_READING_BINLOG: u16 = 1236;
 pub(super) struct Stream {
     inner: BinlogStream,
     silence: Duration,
+    server_id: u32,
+    /// Whether the server's binlog has checksums.
+    checksums: bool,
+    /// The place that was asked for, until the server has confirmed it.
+    asked: Option<(Arc<str>, u64)>,
 }
 
 impl Stream {
@@ -36,25 +43,25 @@ impl Stream {
             .await?
             .map_err(SourceError::Unfit)?;
         if server.server_id == config.server_id {
-            return Err(SourceError::ServerId(format!(
-                "{} is the server's own",
-                server.server_id
-            )));
+            return Err(SourceError::ServerId(server.server_id));
         }
         tail.follow(&server);
         let position = tail.position().clone();
         check_purged(&server, &mut session, &position).await?;
         prepare(config, &server, &mut session, &position).await?;
+        let checksums = has_checksums(&mut session).await?;
         let mut request = BinlogStreamRequest::new(config.server_id)
             .with_hostname(b"outbox-relay")
             .with_port(0);
-        let file;
+        let file: Arc<str>;
+        let mut asked = None;
         match &position {
             Position::Gtid(set) => request = request.with_gtid().with_gtid_set(sids(set)),
             // The list was set in the session: MariaDB finds the file by it.
             Position::MariaDb(_) => {}
             Position::File { file: name, offset } => {
                 file = name.clone();
+                asked = Some((name.clone(), *offset));
                 request = request.with_filename(file.as_bytes()).with_pos(*offset);
             }
         }
@@ -62,19 +69,22 @@ impl Stream {
         let inner = tokio::time::timeout(config.connect_timeout, opening)
             .await
             .map_err(|_| SourceError::Silent)?
-            .map_err(refusal)?;
+            .map_err(|error| refusal(error, config.server_id))?;
         Ok(Self {
             inner,
             silence: config.binlog_heartbeat * MISSED_HEARTBEATS,
+            server_id: config.server_id,
+            checksums,
+            asked,
         })
     }
 
     /// The next event, if its bytes are here already.
     pub(super) fn at_hand(&mut self) -> Result<Option<Event>, SourceError> {
-        match self.inner.next().now_or_never() {
+        // The driver panics on an event that is shorter than it says.
+        match guarded(self.inner.next()).now_or_never() {
             None => Ok(None),
-            Some(None) => Err(SourceError::Ended),
-            Some(Some(event)) => event.map_err(refusal).and_then(verified).map(Some),
+            Some(read) => self.accept(read?).map(Some),
         }
     }
 
@@ -83,35 +93,67 @@ impl Stream {
     /// # Cancel safety
     /// Safe: a half-read packet stays in the stream.
     pub(super) async fn next(&mut self) -> Result<Event, SourceError> {
-        match tokio::time::timeout(self.silence, self.inner.next()).await {
-            Err(_) => Err(SourceError::Silent),
-            Ok(None) => Err(SourceError::Ended),
-            Ok(Some(event)) => event.map_err(refusal).and_then(verified),
+        let read = tokio::time::timeout(self.silence, guarded(self.inner.next())).await;
+        let read = read.map_err(|_| SourceError::Silent)??;
+        self.accept(read)
+    }
+
+    fn accept(&mut self, read: Option<mysql_async::Result<Event>>) -> Result<Event, SourceError> {
+        let event = read
+            .ok_or(SourceError::Ended)?
+            .map_err(|error| refusal(error, self.server_id))?;
+        let place = || format!("offset {}", event.header().log_pos());
+        let damaged = |why| SourceError::Damaged {
+            place: place(),
+            why,
+        };
+        verify(&event, self.checksums).map_err(damaged)?;
+        // The first event has no checksum: the format, which tells whether there are any, comes behind it.
+        if let Some((file, offset)) = self.asked.take()
+            && event.header().event_type_raw() == event_type::ROTATE
+            && Rotate::parse(event.data())
+                .is_ok_and(|at| at.position != offset || at.file != file.as_bytes())
+        {
+            return Err(damaged("it begins at another place than was asked for"));
         }
+        Ok(event)
     }
 }
 
 /// The driver reads checksums but does not compare them.
-fn verified(event: Event) -> Result<Event, SourceError> {
-    if let Ok(Some(algorithm @ BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32)) =
-        event.footer().get_checksum_alg()
-        && event.header().log_pos() != 0
-        && event
-            .checksum()
-            .is_some_and(|sum| sum != event.calc_checksum(algorithm).to_le_bytes())
-    {
-        let place = format!("offset {}", event.header().log_pos());
-        return Err(SourceError::Damaged {
-            place,
-            why: "a checksum is wrong",
-        });
+fn verify(event: &Event, checksums: bool) -> Result<(), &'static str> {
+    let footer = event.footer();
+    let Ok(algorithm) = footer.get_checksum_alg() else {
+        return Err("its checksums are of an unknown kind");
+    };
+    // Events within a compressed transaction are covered by its own.
+    let (Some(algorithm), Some(sum), true) =
+        (algorithm, event.checksum(), footer.get_checksum_enabled())
+    else {
+        return Ok(());
+    };
+    let holds = || sum == event.calc_checksum(algorithm).to_le_bytes();
+    match algorithm {
+        BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32 if !holds() => Err("a checksum is wrong"),
+        // A format event has a checksum in any case, and "off" in it may be a flipped bit.
+        BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_OFF if checksums && !holds() => {
+            Err("it says that there are no checksums, and its own is wrong")
+        }
+        BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32
+        | BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_OFF => Ok(()),
     }
-    Ok(event)
+}
+
+/// Whether the binlog has checksums, as of now.
+async fn has_checksums(session: &mut Session) -> Result<bool, SourceError> {
+    let select = "SELECT CAST(@@global.binlog_checksum AS CHAR)";
+    let found: Option<(String,)> = session.first("ask for binlog_checksum", select).await?;
+    Ok(found.is_some_and(|(algorithm,)| algorithm == "CRC32"))
 }
 
 /// Error 1236 has a dozen meanings, told apart by its text alone (MySQL: `rpl_binlog_sender.cc`, MariaDB:
 /// `sql_repl.cc`).
-fn refusal(error: mysql_async::Error) -> SourceError {
+fn refusal(error: mysql_async::Error, server_id: u32) -> SourceError {
     let mysql_async::Error::Server(server) = &error else {
         return SourceError::Stream(error);
     };
@@ -130,7 +172,10 @@ fn refusal(error: mysql_async::Error) -> SourceError {
         "same server id",
         "server_uuid/server_id",
     ]) {
-        return SourceError::ServerId(server.message.clone());
+        return SourceError::Displaced {
+            server_id,
+            message: server.message.clone(),
+        };
     }
     let gone = [
         "purged",
