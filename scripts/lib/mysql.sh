@@ -39,24 +39,38 @@ mysql_version() {
     "${command[@]}" --version 2>/dev/null | sed -nE 's/.* Ver ([0-9.]+).*/\1/p'
 }
 
-mysql_start() {
-    local dir=$STATE/mysql port command
-    port=$(port_of mysql)
+# Its program, and what every server of it is started with, a word each.
+mysql_server() {
+    local command
     # The words of the command hold no spaces but between them: paths with spaces are refused up front.
     read -r -d '' -a command < <(mysql_command) || true
     command+=(--secure-file-priv=NULL --mysqlx=OFF)
     ! is_root || command+=(--user=root)
-    if [ ! -e "$dir/data" ]; then
-        say "preparing mysql"
-        rm -rf "$dir/new"
-        mkdir -p "$dir"
-        cat >"$dir/init.sql" <<SQL
+    printf '%s\n' "${command[@]}"
+}
+
+# Prepares the data of a new server, with the account of the URL: mysql_prepare FOLDER OPTIONS…
+mysql_prepare() {
+    local folder=$1 command
+    shift
+    mapfile -t command < <(mysql_server)
+    cat >"$folder.sql" <<SQL
 CREATE USER 'root'@'127.0.0.1' IDENTIFIED BY '$PASSWORD';
 GRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 ALTER USER 'root'@'localhost' IDENTIFIED BY '$PASSWORD';
 SQL
-        "${command[@]}" "--datadir=$dir/new" --initialize-insecure "--init-file=$dir/init.sql" </dev/null >"$dir/log" 2>&1 ||
-            { show_logs mysql; die "could not prepare mysql"; }
+    "${command[@]}" "--datadir=$folder" --initialize-insecure "--init-file=$folder.sql" "$@" </dev/null
+}
+
+mysql_start() {
+    local dir=$STATE/mysql port command
+    port=$(port_of mysql)
+    mapfile -t command < <(mysql_server)
+    if [ ! -e "$dir/data" ]; then
+        say "preparing mysql"
+        rm -rf "$dir/new"
+        mkdir -p "$dir"
+        mysql_prepare "$dir/new" >"$dir/log" 2>&1 || { show_logs mysql; die "could not prepare mysql"; }
         # Now at once, so that nothing half prepared is ever taken for the data.
         mv "$dir/new" "$dir/data"
     fi
@@ -66,6 +80,9 @@ SQL
         --enforce-gtid-consistency=ON --default-time-zone=+00:00 --innodb-buffer-pool-size=256M \
         --innodb-redo-log-capacity=256M --max-connections=500 --max-allowed-packet=1G --performance-schema=OFF
 }
+
+# What a server that a test starts for itself is started with besides: small, and quick to begin.
+mysql_private() { echo --innodb-redo-log-capacity=8M --performance-schema=OFF --innodb-buffer-pool-size=32M; }
 mysql_answers() { mysql_client --connect-timeout=5 -e 'SELECT 1'; }
 
 mysql_client() {

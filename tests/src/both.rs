@@ -23,6 +23,23 @@ macro_rules! on_servers {
     };
 }
 
+/// Tests of the calling module, as functions of a scene and of the server under it, which is the test's own and was
+/// started with those arguments.
+#[macro_export]
+macro_rules! on_private_servers {
+    ($($server:ident $flavor:ident $arguments:expr => $($name:ident),+ $(,)?;)+) => {
+        $(mod $server {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() -> Result<(), $crate::scene::Failure> {
+                    let flavor = $crate::servers::Flavor::$flavor;
+                    $crate::scene::run_private(flavor, &$arguments, super::$name).await
+                }
+            )+
+        })+
+    };
+}
+
 /// `INSERT` of events with those keys, all of aggregate 1, so that their order is defined.
 pub fn insert(keys: &[&str]) -> String {
     let rows: Vec<String> = keys.iter().map(|key| values(key)).collect();

@@ -142,25 +142,40 @@ impl Database {
     /// # Errors
     /// The server is not there, or refuses.
     pub async fn create(flavor: Flavor, name: String) -> Result<Self> {
-        let server = flavor.url()?;
-        let mut url = server.clone();
-        url.set_path(&name);
+        Self::create_at(flavor, flavor.url()?, name).await
+    }
+
+    /// [`create`](Self::create) on the server at that address.
+    ///
+    /// # Errors
+    /// The server is not there, or refuses.
+    pub async fn create_at(flavor: Flavor, server: Url, name: String) -> Result<Self> {
         let mut conn = Conn::new(options(&server)?)
             .await
             .with_context(|| format!("cannot connect to {flavor}: are its services up?"))?;
         conn.query_drop(format!("CREATE DATABASE `{name}` CHARACTER SET utf8mb4"))
             .await?;
         conn.disconnect().await?;
+        let database = Self::open(flavor, server, name)?;
+        database.apply(ORDERS_SQL).await?;
+        Ok(database)
+    }
+
+    /// The database of that name that the server at that address has, or will have.
+    ///
+    /// # Errors
+    /// The address is not one of MySQL.
+    pub fn open(flavor: Flavor, server: Url, name: String) -> Result<Self> {
+        let mut url = server.clone();
+        url.set_path(&name);
         let pool = Pool::new(options(&url)?);
-        let database = Self {
+        Ok(Self {
             flavor,
             name,
             url,
             server,
             pool,
-        };
-        database.apply(ORDERS_SQL).await?;
-        Ok(database)
+        })
     }
 
     /// Which server it is on.

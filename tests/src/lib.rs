@@ -18,6 +18,7 @@ pub mod inbox;
 pub mod ledger;
 pub mod metrics;
 pub mod port;
+pub mod private;
 pub mod process;
 pub mod proxy;
 pub mod relay;

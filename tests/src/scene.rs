@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::broker::Broker;
 use crate::database::Database;
+use crate::private::PrivateServer;
 use crate::relay::{self, RelayCommand};
 use crate::servers::{self, Flavor};
 
@@ -23,6 +24,8 @@ pub struct Scene {
     /// Its exchange.
     pub broker: Broker,
     name: String,
+    /// Whether the database server is another test's too.
+    shared: bool,
     folder: TempDir,
     commands: AtomicUsize,
 }
@@ -33,14 +36,22 @@ impl Scene {
     /// # Errors
     /// A server is not there, or `relay migrate` failed.
     pub async fn open(flavor: Flavor, broker: Url) -> Result<Self> {
+        Self::open_at(flavor, None, broker).await
+    }
+
+    /// [`open`](Self::open) on a server of the test's own, whose data end with it.
+    async fn open_at(flavor: Flavor, own: Option<Url>, broker: Url) -> Result<Self> {
+        let shared = own.is_none();
+        let server = own.map_or_else(|| flavor.url(), Ok)?;
         // Unique also among runs: a database left by a run that was killed is in nobody's way.
         let name = format!("e2e_{}_{:08x}", std::process::id(), fastrand::u32(..));
         let broker = Broker::connect(broker, name.clone()).await?;
-        let database = Database::create(flavor, name.clone()).await?;
+        let database = Database::create_at(flavor, server, name.clone()).await?;
         let scene = Self {
             database,
             broker,
             name,
+            shared,
             folder: tempfile::tempdir()?,
             commands: AtomicUsize::new(0),
         };
@@ -101,6 +112,9 @@ impl Scene {
             .delete()
             .await
             .context("cannot clean up RabbitMQ")?;
+        if !self.shared {
+            return Ok(());
+        }
         self.database
             .drop()
             .await
@@ -143,7 +157,29 @@ pub async fn run_on(
     broker: Url,
     test: impl AsyncFnOnce(&mut Scene) -> Result<()>,
 ) -> Result<(), Failure> {
-    let mut scene = Box::pin(Scene::open(flavor, broker)).await?;
+    let scene = Box::pin(Scene::open(flavor, broker)).await?;
+    play(scene, test).await
+}
+
+/// [`run`] on a server of the test's own, started with those arguments.
+///
+/// # Errors
+/// The test's own.
+pub async fn run_private(
+    flavor: Flavor,
+    arguments: &[&str],
+    test: impl AsyncFnOnce(&mut Scene, &mut PrivateServer) -> Result<()>,
+) -> Result<(), Failure> {
+    let mut server = PrivateServer::start(flavor, arguments).await?;
+    let opening = Scene::open_at(flavor, Some(server.url()?), servers::amqp_url()?);
+    let scene = Box::pin(opening).await?;
+    play(scene, async |scene| test(scene, &mut server).await).await
+}
+
+async fn play(
+    mut scene: Scene,
+    test: impl AsyncFnOnce(&mut Scene) -> Result<()>,
+) -> Result<(), Failure> {
     let outcome = AssertUnwindSafe(Box::pin(test(&mut scene)))
         .catch_unwind()
         .await;

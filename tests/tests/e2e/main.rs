@@ -9,6 +9,7 @@ mod crash;
 mod exchange;
 mod gap;
 mod garbage;
+mod history;
 mod leader;
 mod mapping;
 mod misuse;
