@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub use columns::Columns;
 pub use raw::{ConfigError, Origin, Raw};
-pub use url::{AmqpUrl, MysqlUrl};
+pub use url::{AmqpUrl, MysqlUrl, Pin};
 pub use value::{Identifier, Template};
 
 /// Where events are captured.

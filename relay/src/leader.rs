@@ -6,6 +6,10 @@
 //! shows at once) and may publish only while its own clock says that the server can't have ended the session: from the
 //! *sending* of the last answered question on, for `lease` less a margin. A holder that wakes from a pause finds
 //! its lease over, and publishes nothing more; its writes to MySQL are fenced by the epoch besides.
+//!
+//! All sessions of a leader are on the server that holds the lock ([`Leader::config`]): what was read and confirmed on one
+//! server is never marked on another, whose rows may be others under the same keys. The lease ends too when that server
+//! is made read-only while others are there to choose from, and when its address leads to another server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::config::Config;
-use crate::mysql::{MysqlError, Session};
+use crate::config::{Config, Pin};
+use crate::mysql::{self, MysqlError, Session};
 
 /// Questions to the server in the time of one lease: each answer may be late by several of them.
 const QUESTIONS_A_LEASE: u32 = 8;
@@ -87,6 +91,7 @@ impl Lease {
 #[derive(Debug)]
 pub struct Leader {
     lease: Lease,
+    config: Arc<Config>,
     keeper: JoinHandle<()>,
     stop: CancellationToken,
 }
@@ -98,7 +103,12 @@ impl Leader {
     /// MySQL can't be asked.
     pub async fn try_acquire(config: &Config) -> Result<Option<Self>, MysqlError> {
         let doing = "ask for the lock of this relay's name";
-        let mut session = Session::connect(config).await?;
+        let may_change = config.mysql.is_list();
+        let mysql::Chosen {
+            mut session,
+            config,
+            pin,
+        } = mysql::choose(config).await?;
         let seconds = config.lease.as_secs().max(1);
         session
             .run(doing, &format!("SET SESSION wait_timeout = {seconds}"))
@@ -107,7 +117,7 @@ impl Leader {
             .rows(
                 doing,
                 "SELECT GET_LOCK(?, ?)",
-                (lock_name(config), LOCK_WAIT_SECONDS),
+                (lock_name(&config), LOCK_WAIT_SECONDS),
             )
             .await?;
         if !matches!(got.first(), Some((Some(1),))) {
@@ -119,7 +129,12 @@ impl Leader {
             session,
             lease: lease.clone(),
             length: Duration::from_secs(seconds).mul_f64(1.0 - MARGIN),
-            question: format!("SELECT SLEEP({:.3})", question.as_secs_f64()),
+            question: format!(
+                "SELECT CAST(@@global.read_only AS CHAR), SLEEP({:.3})",
+                question.as_secs_f64()
+            ),
+            must_be_writable: may_change,
+            pin,
         };
         let asked = Instant::now();
         keeper.session.run(doing, "SELECT 1").await?;
@@ -128,6 +143,7 @@ impl Leader {
         let keeper = tokio::spawn(keeper.keep(stop.clone()));
         Ok(Some(Self {
             lease,
+            config,
             keeper,
             stop,
         }))
@@ -136,6 +152,11 @@ impl Leader {
     /// The lease that goes with the lock.
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// The configuration, pinned to the server that holds the lock.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
     }
 
     /// Gives the lock back, so that a standby need not wait.
@@ -153,6 +174,8 @@ struct Keeper {
     lease: Lease,
     length: Duration,
     question: String,
+    must_be_writable: bool,
+    pin: Pin,
 }
 
 impl Keeper {
@@ -161,10 +184,14 @@ impl Keeper {
             let asked = Instant::now();
             let answer = self
                 .session
-                .run("keep the lock of this relay's name", &self.question);
+                .first::<(String, i64)>("keep the lock of this relay's name", &self.question);
             tokio::select! {
                 () = stop.cancelled() => break None,
+                () = self.pin.moved() => break Some("the server's address leads to another server now".to_owned()),
                 answer = tokio::time::timeout(self.length, answer) => match answer {
+                    Ok(Ok(Some((state, _)))) if self.must_be_writable && mysql::is_read_only(&state) => {
+                        break Some("the server has become read-only".to_owned());
+                    }
                     Ok(Ok(_)) => self.lease.extend(asked + self.length),
                     Ok(Err(error)) => break Some(crate::error::chain(&error)),
                     Err(_) => break Some("no answer within the lease".to_owned()),

@@ -1,5 +1,6 @@
 //! MySQL sessions: every call has a bound, every error says what was tried, on which server, and what to do.
 
+mod choice;
 mod diagnosis;
 mod server;
 
@@ -10,8 +11,9 @@ use mysql_async::prelude::{FromRow, Queryable, StatementLike};
 use mysql_async::{Conn, Params, SslOpts};
 use thiserror::Error;
 
-use crate::config::Config;
+use crate::config::{Config, MysqlUrl};
 
+pub use choice::{Chosen, choose, is_read_only};
 pub use diagnosis::{Diagnosis, Remedy, diagnose};
 pub use server::{Flavor, Server, Unfit};
 
@@ -43,6 +45,20 @@ pub enum MysqlError {
         /// The bound.
         bound: Duration,
     },
+    /// Each server of the list was passed over.
+    #[error("no server of the list in mysql_url can be used: {passed}")]
+    NoServer {
+        /// Host and reason of each.
+        passed: String,
+        /// What may help.
+        remedy: Remedy,
+    },
+    /// The address leads to another server than the one with the relay's lock.
+    #[error("{server} leads to another server than the one that holds the lock of this relay")]
+    OtherServer {
+        /// User, host, port and database.
+        server: Arc<str>,
+    },
 }
 
 impl MysqlError {
@@ -54,6 +70,14 @@ impl MysqlError {
                 remedy: Remedy::Retry,
                 hint: "check that the server answers and that no lock is held on the relay's tables",
             },
+            MysqlError::NoServer { remedy, .. } => Diagnosis {
+                remedy: *remedy,
+                hint: "start the primary, or make a replica writable (SET GLOBAL read_only = OFF)",
+            },
+            MysqlError::OtherServer { .. } => Diagnosis {
+                remedy: Remedy::Retry,
+                hint: "after a fail-over the relay takes its lock there; no balancer may spread its connections over several servers",
+            },
         }
     }
 
@@ -64,7 +88,10 @@ impl MysqlError {
                 source: mysql_async::Error::Server(error),
                 ..
             } => Some(error.code),
-            MysqlError::Failed { .. } | MysqlError::Timeout { .. } => None,
+            MysqlError::Failed { .. }
+            | MysqlError::Timeout { .. }
+            | MysqlError::NoServer { .. }
+            | MysqlError::OtherServer { .. } => None,
         }
     }
 }
@@ -104,14 +131,24 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects; times are UTC in this session.
+    /// Connects, of a list to the server that may be written to; times are UTC in this session.
     ///
     /// # Errors
-    /// The server can't be reached, or refuses.
+    /// The server can't be reached, refuses, or is another than the configuration is pinned to.
     pub async fn connect(config: &Config) -> Result<Self, MysqlError> {
-        let server: Arc<str> = config.mysql.to_string().into();
-        let mut options = config
-            .mysql
+        let (mut session, _) = choice::connect(config).await?;
+        if let Some(pin) = config.mysql.pin()
+            && !pin.holds(&choice::identity(&mut session).await?)
+        {
+            let server = session.server;
+            return Err(MysqlError::OtherServer { server });
+        }
+        Ok(session)
+    }
+
+    async fn open(config: &Config, url: &MysqlUrl) -> Result<Self, MysqlError> {
+        let server: Arc<str> = url.to_string().into();
+        let mut options = url
             .options()
             // The relay asks for TCP as the URL says; a socket found by the driver would be another server to the eye.
             .prefer_socket(false)

@@ -1,36 +1,31 @@
-//! The wiring: config → sessions → source, pipeline, ledger; and their restart after an outage.
+//! One session after another: leadership, the checkpoint to begin with, and what comes after a session has ended.
+
+mod wiring;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use reliability::resilience::Backoff;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
-use crate::config::{Config, Sink};
+use crate::config::Config;
 use crate::health::{Health, Part};
 use crate::http::{self, Pages};
-use crate::leader::{Leader, Lease};
-use crate::ledger::{Claim, Fence, Ledger, LedgerError};
+use crate::leader::Leader;
+use crate::ledger::LedgerError;
 use crate::metrics::Metrics;
 use crate::mysql::{Remedy, Session};
-use crate::pipeline::{Dial, Ended, Links, Pipeline, PipelineError};
-use crate::publish::log::LogPublisher;
-use crate::publish::rabbitmq::{RabbitMq, RabbitSettings};
-use crate::source::Batch;
-use crate::source::binlog::{Reader, SourceError, Start};
-use crate::source::claim::{self, Poller, RENEWALS_A_LEASE};
-use crate::source::supervisor::{self, Mode, Supervisor};
-use crate::source::sweep::{self, Sweeper};
+use crate::pipeline::{Ended, Pipeline, PipelineError};
+use crate::source::binlog::{SourceError, Start};
+use crate::source::claim::RENEWALS_A_LEASE;
+use crate::source::supervisor::{Mode, Supervisor};
 use crate::window::{Limits, Window};
+use wiring::{Helpers, Wiring};
 
-/// Batches between source and pipeline: enough that neither waits for the other's turn, few enough that rows of
-/// many megabytes don't pile up.
-const SOURCE_QUEUE: usize = 8;
 /// A session that lasts longer has not failed at once.
 const LONG_SESSION: Duration = Duration::from_secs(60);
 /// Transactions that may wait behind one that is not settled: about 10 MB of bookkeeping.
@@ -57,24 +52,6 @@ enum Next {
 enum From {
     Checkpoint,
     Snapshot,
-}
-
-/// One session's tasks beside the pipeline's own, which end with it.
-#[derive(Default)]
-struct Helpers(Vec<JoinHandle<()>>);
-
-impl Helpers {
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.push(tokio::spawn(task));
-    }
-}
-
-impl Drop for Helpers {
-    fn drop(&mut self) {
-        for task in &self.0 {
-            task.abort();
-        }
-    }
 }
 
 impl Relay {
@@ -144,10 +121,7 @@ impl Relay {
                 checkpoint.position = None;
             }
             let began = Instant::now();
-            match self
-                .session(checkpoint, lock.lease(), &mut supervisor)
-                .await
-            {
+            match self.session(checkpoint, lock, &mut supervisor).await {
                 Ok(Next::Stop) => break Ok(()),
                 Ok(Next::Again(next)) => from = next,
                 Ok(Next::Switch) => {
@@ -226,22 +200,23 @@ impl Relay {
             }
             self.metrics.leader.set(0);
             *leader = Leader::try_acquire(&self.config).await?;
-            if leader.is_none() {
-                if !self.health.is_standby() {
-                    info!("another relay of this name leads; standing by");
-                }
-                self.health.set_standby(true);
-                return Ok(None);
-            }
         }
-        let mut session = Session::connect(&self.config).await?;
-        let mut checkpoint = checkpoint::take_over(&self.config, &mut session).await?;
+        let Some(leader) = leader else {
+            if !self.health.is_standby() {
+                info!("another relay of this name leads; standing by");
+            }
+            self.health.set_standby(true);
+            return Ok(None);
+        };
+        let config = leader.config();
+        let mut session = Session::connect(config).await?;
+        let mut checkpoint = checkpoint::take_over(config, &mut session).await?;
         if mode == Mode::Poll && checkpoint.position.is_some() {
             // Polling moves no checkpoint: whoever tails the binlog after it has to begin with the table.
-            checkpoint::save(&self.config, &mut session, checkpoint.epoch, None).await?;
+            checkpoint::save(config, &mut session, checkpoint.epoch, None).await?;
             checkpoint.position = None;
         }
-        info!(epoch = checkpoint.epoch, "leading");
+        info!(epoch = checkpoint.epoch, server = %session.server_name(), "leading");
         self.metrics.leader.set(1);
         self.health.set_standby(false);
         Ok(Some(checkpoint))
@@ -250,7 +225,7 @@ impl Relay {
     async fn session(
         &self,
         checkpoint: Checkpoint,
-        lease: &Lease,
+        leader: &Leader,
         supervisor: &mut Supervisor,
     ) -> anyhow::Result<Next> {
         let Checkpoint { epoch, position } = checkpoint;
@@ -272,22 +247,24 @@ impl Relay {
         let window = Window::new(self.limits(), start.position());
         let source_stop = self.stop.child_token();
         let mut helpers = Helpers::default();
+        let wiring = Wiring {
+            config: leader.config(),
+            metrics: &self.metrics,
+            health: &self.health,
+            stop: &self.stop,
+            source_stop: &source_stop,
+            lease: leader.lease(),
+            epoch,
+        };
         let (links, renewal) = match mode {
-            Mode::Binlog => {
-                let links = self.binlog_links(start, epoch, lease, &source_stop, &mut helpers);
-                (links, None)
-            }
+            Mode::Binlog => (wiring.binlog(start, &mut helpers), None),
             Mode::Poll => {
-                if let Some(pause) = supervisor.pause() {
-                    let (config, polling) = (self.config.clone(), source_stop.clone());
-                    helpers.spawn(async move { supervisor::watch(&config, pause, polling).await });
-                }
-                let links = self.poll_links(epoch, lease, &source_stop);
+                let links = wiring.poll(supervisor.pause(), &mut helpers);
                 (links, Some(self.config.claim_lease / RENEWALS_A_LEASE))
             }
         };
         let (config, metrics, health) = (
-            self.config.clone(),
+            leader.config().clone(),
             self.metrics.clone(),
             self.health.clone(),
         );
@@ -365,105 +342,6 @@ impl Relay {
             ordering: self.config.ordering,
             max_attempts: self.config.max_attempts,
             backoff: Backoff::default(),
-        }
-    }
-
-    fn binlog_links(
-        &self,
-        start: Start,
-        epoch: u64,
-        lease: &Lease,
-        stop: &CancellationToken,
-        helpers: &mut Helpers,
-    ) -> Links {
-        let (batches, source) = mpsc::channel(SOURCE_QUEUE);
-        let reader = Reader::new(
-            self.config.clone(),
-            self.metrics.clone(),
-            self.health.clone(),
-            stop.clone(),
-            batches,
-        );
-        let sweeps = sweep::can_sweep(&self.config).then(|| {
-            let (asks, sweeps) = mpsc::channel(1);
-            let sweeper = Sweeper::new(self.config.clone(), self.metrics.clone(), asks);
-            helpers.spawn(sweeper.run());
-            sweeps
-        });
-        let task = tokio::spawn(reader.run(start));
-        let fence = Fence { epoch, claim: None };
-        self.links(source, task, sweeps, fence, lease)
-    }
-
-    fn poll_links(&self, epoch: u64, lease: &Lease, stop: &CancellationToken) -> Links {
-        // One batch: what waits in the channel is leased and not yet in anybody's hands.
-        let (batches, source) = mpsc::channel(1);
-        let claim = Claim {
-            token: claim::token(&self.config.name, epoch),
-            lease: self.config.claim_lease,
-        };
-        let poller = Poller::new(
-            self.config.clone(),
-            self.metrics.clone(),
-            self.health.clone(),
-            stop.clone(),
-            batches,
-            claim.clone(),
-        );
-        let task = tokio::spawn(poller.run());
-        let fence = Fence {
-            epoch,
-            claim: Some(claim),
-        };
-        self.links(source, task, None, fence, lease)
-    }
-
-    fn links(
-        &self,
-        source: mpsc::Receiver<Batch>,
-        source_task: JoinHandle<Result<(), SourceError>>,
-        sweeps: Option<mpsc::Receiver<sweep::Sweep>>,
-        fence: Fence,
-        lease: &Lease,
-    ) -> Links {
-        let (settlements, inbox) = mpsc::channel(1);
-        let (outbox, receipts) = mpsc::channel(1);
-        let ledger = Ledger::new(
-            self.config.clone(),
-            self.metrics.clone(),
-            self.health.clone(),
-            fence,
-        );
-        Links {
-            source,
-            source_task,
-            sweeps,
-            settlements,
-            receipts,
-            ledger_task: tokio::spawn(ledger.run(inbox, outbox)),
-            dial: dial(&self.config, lease),
-            lease: lease.clone(),
-            stop: self.stop.clone(),
-        }
-    }
-}
-
-fn dial(config: &Arc<Config>, lease: &Lease) -> Dial {
-    match config.sink {
-        Sink::Log => Box::new(|| {
-            Box::pin(async {
-                Ok(Box::new(LogPublisher::default()) as Box<dyn crate::publish::Publisher>)
-            })
-        }),
-        Sink::Rabbitmq => {
-            let settings = Arc::new(RabbitSettings::new(config, lease.clone()));
-            Box::new(move || {
-                let settings = settings.clone();
-                Box::pin(async move {
-                    let publisher = RabbitMq::connect(&settings).await?;
-                    Ok(Box::new(publisher) as Box<dyn crate::publish::Publisher>)
-                })
-            })
         }
     }
 }

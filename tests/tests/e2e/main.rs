@@ -16,6 +16,7 @@ mod misuse;
 mod outage;
 mod poll;
 mod position;
+mod replica;
 mod resume;
 mod schema;
 mod shutdown;
