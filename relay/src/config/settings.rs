@@ -70,7 +70,7 @@ pub const SETTINGS: &[Setting] = &[
     secret(
         "mysql_url",
         None,
-        "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters)",
+        "mysql://USER:PASSWORD@HOST:PORT/DATABASE, or a list HOST:PORT,HOST:PORT (percent-encode special characters)",
         "Server and database with the outbox table",
     ),
     setting(
