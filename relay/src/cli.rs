@@ -1,6 +1,10 @@
-//! The command line: `relay run | migrate`, with one flag a setting.
+//! The command line: `relay run | migrate | dlq | prune`, with one flag a setting.
 
+mod actor;
+mod dlq;
 mod migrate;
+mod print;
+mod prune;
 mod run;
 
 use std::path::PathBuf;
@@ -41,12 +45,18 @@ pub fn main() -> ExitCode {
     let Some((name, arguments)) = matches.subcommand() else {
         return ExitCode::from(EXIT_USAGE);
     };
-    let outcome = load(arguments)
-        .map_err(anyhow::Error::from)
-        .and_then(|config| match name {
-            "migrate" => migrate::main(config),
-            _ => run::main(config),
-        });
+    let outcome = match (name, arguments.subcommand()) {
+        ("dlq", Some((part, arguments))) => {
+            load_without_broker(arguments).and_then(|config| dlq::main(&config, part, arguments))
+        }
+        ("prune", _) => {
+            load_without_broker(arguments).and_then(|config| prune::main(&config, arguments))
+        }
+        ("migrate", _) => load_without_broker(arguments).and_then(migrate::main),
+        _ => load(arguments)
+            .and_then(|raw| Ok(Config::from_raw(&raw)?))
+            .and_then(run::main),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -87,6 +97,20 @@ fn command() -> Command {
                     .any(|p| setting.key.starts_with(p))
             },
         ))
+        .subcommand(dlq::command(|command| configured(command, about_tables)))
+        .subcommand(configured(prune::command(), |setting| {
+            about_tables(setting) || setting.key == "retention"
+        }))
+}
+
+/// Whether the setting says where the tables are and what they look like.
+fn about_tables(setting: &Setting) -> bool {
+    let prefixes = ["mysql_", "log_", "connect_", "column_"];
+    let keys = ["table", "dead_letter_table", "preset", "mark"];
+    prefixes
+        .iter()
+        .any(|prefix| setting.key.starts_with(prefix))
+        || keys.contains(&setting.key)
 }
 
 /// Adds a flag for each setting that the command shows; the others are still read from variables and file.
@@ -120,7 +144,14 @@ fn configured(command: Command, shown: impl Fn(&Setting) -> bool) -> Command {
     )
 }
 
-fn load(arguments: &ArgMatches) -> Result<Config, ConfigError> {
+/// For commands that have nothing to do with the broker, and need not be told of it.
+fn load_without_broker(arguments: &ArgMatches) -> anyhow::Result<Config> {
+    let mut raw = load(arguments)?;
+    raw.or("amqp_url", "amqp://localhost/%2f");
+    Ok(Config::from_raw(&raw)?)
+}
+
+fn load(arguments: &ArgMatches) -> anyhow::Result<Raw> {
     let file = arguments.get_one::<PathBuf>("config");
     let flags = SETTINGS.iter().filter_map(|setting| {
         let text = arguments
@@ -135,5 +166,5 @@ fn load(arguments: &ArgMatches) -> Result<Config, ConfigError> {
             text.to_string_lossy().into_owned(),
         ))
     });
-    Config::from_raw(&Raw::load(file.map(PathBuf::as_path), variables, flags)?)
+    Ok(Raw::load(file.map(PathBuf::as_path), variables, flags)?)
 }

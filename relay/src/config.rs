@@ -17,7 +17,7 @@ use std::time::Duration;
 pub use columns::Columns;
 pub use raw::{ConfigError, Origin, Raw};
 pub use url::{AmqpUrl, MysqlUrl, Pin};
-pub use value::{Identifier, Template};
+pub use value::{Identifier, Template, duration};
 
 /// Where events are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,6 +183,10 @@ pub struct Config {
     pub mark: Mark,
     /// How long a confirmed event may wait for its mark.
     pub mark_interval: Duration,
+    /// How long published rows are kept; none means for ever.
+    pub retention: Option<Duration>,
+    /// Pause between rounds of cleaning up.
+    pub retention_interval: Duration,
     /// Checkpoint store.
     pub checkpoint: CheckpointStore,
     /// Shortest time between two checkpoint writes.
@@ -288,6 +292,11 @@ impl Config {
                 ],
             )?,
             mark_interval: raw.duration("mark_interval")?,
+            retention: raw.parsed("retention", |text| match text {
+                "off" | "-" => Ok(None),
+                text => value::duration(text).map(Some),
+            })?,
+            retention_interval: raw.duration("retention_interval")?,
             checkpoint,
             checkpoint_interval: raw.duration("checkpoint_interval")?,
             http_addr: raw.address("http_addr")?,

@@ -1,11 +1,17 @@
 //! Dead letters: events that were given up, with the reason, in a table of their own.
 
+mod list;
+mod replay;
+
 use mysql_async::{Params, Value};
 
 use crate::config::{Config, Mark};
 use crate::event::{Key, OutboxEvent};
 use crate::mysql::{MysqlError, Session};
 use crate::table::{Table, value_of};
+
+pub use list::{Filter, FullLetter, Ids, Letter, Listing, MOST_LETTERS, list, show};
+pub use replay::{Clerk, Done, Refusal};
 
 /// An event that was given up.
 #[derive(Debug, Clone, PartialEq)]

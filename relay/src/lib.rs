@@ -46,6 +46,7 @@ pub mod pipeline;
 pub mod position;
 pub mod publish;
 pub mod relay;
+pub mod retention;
 pub mod route;
 pub mod source;
 pub mod table;

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub lock_timeouts: IntCounter,
     /// Rows claimed by polling.
     pub claimed: IntCounter,
+    /// Rows deleted because they were old.
+    pub pruned: IntCounter,
     /// Rows that a sweep found and published.
     pub swept: IntCounter,
     /// Sweeps that found unpublished rows to look into.
@@ -130,6 +132,11 @@ impl Metrics {
                 "Statements that waited too long for a lock (error 1205); they are tried again",
             )?,
             claimed: counter(r, "relay_claimed_total", "Rows claimed by polling")?,
+            pruned: counter(
+                r,
+                "relay_pruned_total",
+                "Published rows deleted because they were older than the retention",
+            )?,
             swept: counter(
                 r,
                 "relay_swept_total",

@@ -205,6 +205,16 @@ impl Session {
         Ok(self.conn.affected_rows())
     }
 
+    /// Makes the server say that a lock is in the way (error 1205) well before a statement's own bound is over.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub async fn limit_lock_waits(&mut self) -> Result<(), MysqlError> {
+        let statement = "SET SESSION innodb_lock_wait_timeout = 5";
+        self.run("limit waits for locks", statement).await?;
+        Ok(())
+    }
+
     /// All rows of a query.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use crate::ledger::LedgerError;
 use crate::metrics::Metrics;
 use crate::mysql::{Remedy, Session};
 use crate::pipeline::{Ended, Pipeline, PipelineError};
+use crate::retention::{Busy, Cleaner};
 use crate::source::binlog::{SourceError, Start};
 use crate::source::claim::RENEWALS_A_LEASE;
 use crate::source::supervisor::{Mode, Supervisor};
@@ -269,8 +270,9 @@ impl Relay {
             self.health.clone(),
         );
         let pipeline = Pipeline::new(config, metrics, health, window, renewal);
+        let cleaning = self.cleaner(leader.config()).start(&self.stop);
         let ended = pipeline.run(links).await;
-        drop(helpers);
+        drop((helpers, cleaning));
         self.judge(ended, supervisor)
     }
 
@@ -332,6 +334,14 @@ impl Relay {
         } else {
             From::Checkpoint
         }))
+    }
+
+    /// Cleans up while the window is less than half full.
+    fn cleaner(&self, config: &Arc<Config>) -> Cleaner {
+        let metrics = self.metrics.clone();
+        let half = i64::try_from(self.config.window / 2).unwrap_or(i64::MAX);
+        let busy: Busy = Arc::new(move || metrics.window.get() > half);
+        Cleaner::new(config.clone(), self.metrics.clone(), busy)
     }
 
     fn limits(&self) -> Limits {

@@ -62,6 +62,46 @@ pub struct Finished {
     pub text: String,
 }
 
+/// A command that has ended, with its two outputs apart.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Output {
+    /// Fails unless it ended with that exit code and says each of the words, on either output.
+    ///
+    /// # Errors
+    /// It did not.
+    pub fn is(&self, code: i32, words: &[&str]) -> Result<()> {
+        ensure!(
+            self.code == Some(code),
+            "expected exit code {code}: {self:?}"
+        );
+        for word in words {
+            ensure!(
+                self.out.contains(word) || self.err.contains(word),
+                "no {word:?} in {self:?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Its standard output as JSON.
+    ///
+    /// # Errors
+    /// It is none, or the exit code is not 0.
+    pub fn json(&self) -> Result<serde_json::Value> {
+        self.is(0, &[])?;
+        serde_json::from_str(&self.out).with_context(|| format!("no JSON: {}", self.out))
+    }
+}
+
 impl RelayCommand {
     /// A command that logs to that file. No `RELAY_*` variable of this process reaches it.
     pub fn new(log: PathBuf) -> Self {
@@ -95,6 +135,27 @@ impl RelayCommand {
             .stderr(log)
             .kill_on_drop(true);
         Ok(command)
+    }
+
+    /// Runs a command line that ends by itself, with its outputs apart.
+    ///
+    /// # Errors
+    /// It could not be started, or does not end.
+    pub async fn output(&self, arguments: &[&str]) -> Result<Output> {
+        let (first, rest) = arguments.split_first().context("no command")?;
+        let mut command = self.command(first)?;
+        command
+            .args(rest)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = timeout(PATIENCE, command.output())
+            .await
+            .with_context(|| format!("`relay {}` does not end", arguments.join(" ")))??;
+        Ok(Output {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
     }
 
     /// Runs a subcommand that ends by itself.

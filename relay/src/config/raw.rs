@@ -196,6 +196,13 @@ impl Raw {
         Ok(())
     }
 
+    /// Gives a value where nobody gave one.
+    pub fn or(&mut self, key: &'static str, text: &str) {
+        if self.get(key).is_none() {
+            self.values.insert(key, (text.to_owned(), Origin::Default));
+        }
+    }
+
     /// The text and origin of a key; the default where nothing was given.
     pub fn get(&self, key: &str) -> Option<(String, Origin)> {
         let given = self.values.get(key).cloned();

@@ -346,6 +346,18 @@ pub const SETTINGS: &[Setting] = &[
         "How long a confirmed event may wait for its mark",
     ),
     setting(
+        "retention",
+        Some("30d"),
+        "a duration above zero and up to 365d such as 12h or 30d, or off",
+        "How long published rows are kept before they are deleted in the background; needs the columns status and published_at, and the grant DELETE",
+    ),
+    setting(
+        "retention_interval",
+        Some("1m"),
+        DURATION,
+        "Pause between rounds of deleting old published rows",
+    ),
+    setting(
         "checkpoint_file",
         None,
         "the path of a file in a folder that can be written",

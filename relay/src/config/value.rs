@@ -123,8 +123,11 @@ impl Template {
     }
 }
 
-/// `500ms`, `30s`, `5m`, `1h`; above zero and at most a year.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+/// `500ms`, `30s`, `5m`, `1h`, `30d`; above zero and at most a year.
+///
+/// # Errors
+/// Any other text.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text.strip_prefix(digits).unwrap_or_default();
     let number: u64 = digits.parse().map_err(|_| String::new())?;
@@ -133,6 +136,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         "s" => number.checked_mul(1_000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
+        "d" => number.checked_mul(86_400_000),
         _ => return Err(String::new()),
     };
     match millis {
@@ -216,6 +220,7 @@ mod tests {
     fn durations_and_sizes() {
         assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(duration("2h").unwrap(), Duration::from_secs(7200));
+        assert_eq!(duration("30d").unwrap(), Duration::from_secs(2_592_000));
         for bad in [
             "",
             "0s",
@@ -224,7 +229,7 @@ mod tests {
             "-1s",
             "1.5s",
             "18446744073709551615h",
-            "9d",
+            "9w",
         ] {
             assert!(duration(bad).is_err(), "{bad}");
         }

@@ -500,7 +500,10 @@ fn keys_of(events: &[OutboxEvent]) -> Vec<Key> {
 
 /// The name of an index that serves rows of one status in the order of their keys. Every secondary index of InnoDB ends
 /// in the primary key, so one on the status alone does too.
-async fn claim_index(config: &Config, session: &mut Session) -> Result<Option<String>, MysqlError> {
+pub(crate) async fn claim_index(
+    config: &Config,
+    session: &mut Session,
+) -> Result<Option<String>, MysqlError> {
     let Some(status) = config.columns.status() else {
         return Ok(None);
     };
