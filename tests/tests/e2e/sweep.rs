@@ -6,11 +6,12 @@ use tests::database::NewEvent;
 use tests::inbox::Inbox;
 use tests::relay::RelayCommand;
 use tests::scene::Scene;
+use tests::until::{Seen, until};
 use tests::writers::{Load, place_orders};
 
 tests::on_servers! {
-    mysql Mysql: reset_and_restored_rows_are_published, a_sweep_leaves_alone_what_is_on_its_way;
-    mariadb Mariadb: reset_and_restored_rows_are_published, a_sweep_leaves_alone_what_is_on_its_way;
+    mysql Mysql: reset_and_restored_rows_are_published, a_replayed_letter_is_published, a_sweep_leaves_alone_what_is_on_its_way;
+    mariadb Mariadb: reset_and_restored_rows_are_published, a_replayed_letter_is_published, a_sweep_leaves_alone_what_is_on_its_way;
 }
 
 fn sweeping(scene: &Scene) -> RelayCommand {
@@ -57,6 +58,33 @@ async fn reset_and_restored_rows_are_published(scene: &mut Scene) -> Result<()> 
         inbox.messages().len(),
         inbox.distinct()
     );
+    Ok(())
+}
+
+/// A dead letter that is sent again arrives once there is a queue for it, and leaves no letter.
+async fn a_replayed_letter_is_published(scene: &mut Scene) -> Result<()> {
+    let command = sweeping(scene).with("RELAY_MAX_ATTEMPTS", 2);
+    let mut relay = command.start().await?;
+    session(scene, &[&insert(&["unroutable"])]).await?;
+    until("the event to be given up", async || {
+        relay.still_runs()?;
+        let failed = scene.database.count("status = 'FAILED'").await?;
+        Ok(Seen::when(failed == 1, || failed.to_string()))
+    })
+    .await?;
+    let queue = scene.broker.queue("#").await?;
+    command
+        .output(&["dlq", "replay", "--all"])
+        .await?
+        .is(0, &[])?;
+    let mut inbox = Inbox::new();
+    arrives(scene, &queue, &mut inbox, "unroutable").await?;
+    relay.publishes_all(&scene.database).await?;
+    relay.stop().await?;
+    let letters = scene
+        .database
+        .number("SELECT COUNT(*) FROM dead_letter_events");
+    ensure!(letters.await? == 0, "the letter is there still");
     Ok(())
 }
 
