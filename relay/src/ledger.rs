@@ -283,6 +283,9 @@ impl Ledger {
                  GRANT SESSION_VARIABLES_ADMIN (BINLOG ADMIN on MariaDB) would make them small"
             );
         }
+        if self.fence.claim.is_some() {
+            marker::lock_little(&mut session).await?;
+        }
         let table = Table::inspect(&self.config, &mut session).await?;
         if self.config.mark == Mark::Update && table.mark == Mark::None && !self.warned {
             self.warned = true;

@@ -8,17 +8,33 @@ use crate::event::Key;
 use crate::mysql::{MysqlError, Session};
 use crate::table::{Table, groups};
 
-/// Prepares a session that writes to rows.
-///
-/// Its updates write only the changed columns to the binlog, where the account may have it so: a full image would put
-/// each payload into the binlog twice more. And they lock only what they change, so that claims pass nothing over; where
-/// the binlog is made of statements the server does not allow that (MySQL manual, "Setting The Binary Log Format").
-/// Whether images are small.
+/// Lets the session's updates write only the changed columns to the binlog, where the account may: a full image
+/// would put each payload into the binlog twice more. Whether it may.
 ///
 /// # Errors
 /// The connection is gone.
 pub async fn prepare(session: &mut Session) -> Result<bool, MysqlError> {
-    let doing = "prepare to write to rows";
+    let statement = "SET SESSION binlog_row_image = 'MINIMAL'";
+    match session
+        .run("make marks small in the binlog", statement)
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(error) if error.code().is_some() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets the session's statements lock only the rows that they change, so that claims pass nothing over. Where the binlog
+/// is made of statements the server does not allow it (MySQL manual, "Setting The Binary Log Format").
+///
+/// Only for rows that were read from the table: an update under READ COMMITTED passes over a row whose insert is not
+/// committed yet, and the binlog tells of it a moment before that.
+///
+/// # Errors
+/// The connection is gone.
+pub async fn lock_little(session: &mut Session) -> Result<(), MysqlError> {
+    let doing = "prepare to write to claimed rows";
     let settings: Option<(u8, String)> = session
         .first(
             doing,
@@ -31,12 +47,7 @@ pub async fn prepare(session: &mut Session) -> Result<bool, MysqlError> {
         let statement = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
         session.run(doing, statement).await?;
     }
-    let statement = "SET SESSION binlog_row_image = 'MINIMAL'";
-    match session.run(doing, statement).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.code().is_some() => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(())
 }
 
 /// Marks the rows of those keys; a row that is marked already is left alone, and so is one that is not leased under

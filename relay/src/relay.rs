@@ -3,7 +3,7 @@
 mod wiring;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use reliability::resilience::Backoff;
@@ -27,8 +27,6 @@ use crate::source::supervisor::{Mode, Supervisor};
 use crate::window::{Limits, Window};
 use wiring::{Helpers, Wiring};
 
-/// A session that lasts longer has not failed at once.
-const LONG_SESSION: Duration = Duration::from_secs(60);
 /// Transactions that may wait behind one that is not settled: about 10 MB of bookkeeping.
 const TRANSACTIONS_HELD: usize = 100_000;
 
@@ -121,7 +119,7 @@ impl Relay {
             if from == From::Snapshot {
                 checkpoint.position = None;
             }
-            let began = Instant::now();
+            let done_before = self.work_done();
             match self.session(checkpoint, lock, &mut supervisor).await {
                 Ok(Next::Stop) => break Ok(()),
                 Ok(Next::Again(next)) => from = next,
@@ -131,8 +129,8 @@ impl Relay {
                 }
                 Err(failure) => break Err(failure),
             }
-            // A session that fails at once each time must not become a busy loop.
-            failures = if began.elapsed() > LONG_SESSION {
+            // Sessions that fail one after the other and get nothing done must not become a busy loop.
+            failures = if self.work_done() > done_before {
                 0
             } else {
                 failures + 1
@@ -342,6 +340,11 @@ impl Relay {
         let half = i64::try_from(self.config.window / 2).unwrap_or(i64::MAX);
         let busy: Busy = Arc::new(move || metrics.window.get() > half);
         Cleaner::new(config.clone(), self.metrics.clone(), busy)
+    }
+
+    /// Grows with whatever a session gets done.
+    fn work_done(&self) -> u64 {
+        self.metrics.confirmed.get() + self.metrics.transactions.get()
     }
 
     fn limits(&self) -> Limits {

@@ -286,6 +286,7 @@ impl Claimer {
         let lock_wait = format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}");
         session.run(doing, &lock_wait).await?;
         crate::marker::prepare(&mut session).await?;
+        crate::marker::lock_little(&mut session).await?;
         let statements =
             Statements::new(&table, &select, form, index.as_deref(), config.claim_batch);
         Ok(Self {

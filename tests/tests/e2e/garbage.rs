@@ -16,7 +16,7 @@ on_servers! {
 }
 
 /// Times that each kind of damage is done: which bits are hit, and of which event, is drawn with a seed.
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 2;
 
 /// Under load, again and again an event is damaged on its way: the relay notices each, reads again, and publishes
 /// every row as it stands in the table.
