@@ -1,6 +1,8 @@
-//! The command line: `relay run | migrate | dlq | prune`, with one flag a setting.
+//! The command line: `relay run | migrate | check | config | dlq | prune`, with one flag a setting.
 
 mod actor;
+mod check;
+mod config;
 mod dlq;
 mod migrate;
 mod print;
@@ -28,6 +30,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
 Examples:
   RELAY_MYSQL_URL=mysql://relay:secret@127.0.0.1:3306/shop relay migrate
+  relay check
   relay run --config /etc/relay.toml --log-format json";
 
 /// Runs the command of the process's arguments.
@@ -52,6 +55,10 @@ pub fn main() -> ExitCode {
         ("prune", _) => {
             load_without_broker(arguments).and_then(|config| prune::main(&config, arguments))
         }
+        ("config", _) => load(arguments).and_then(|raw| config::main(&raw, arguments)),
+        ("check", _) => load(arguments)
+            .and_then(|raw| Ok(Config::from_raw(&raw)?))
+            .and_then(|config| check::main(&config, arguments)),
         ("migrate", _) => load_without_broker(arguments).and_then(migrate::main),
         _ => load(arguments)
             .and_then(|raw| Ok(Config::from_raw(&raw)?))
@@ -97,6 +104,8 @@ fn command() -> Command {
                     .any(|p| setting.key.starts_with(p))
             },
         ))
+        .subcommand(configured(check::command(), |_| true))
+        .subcommand(configured(config::command(), |_| true))
         .subcommand(dlq::command(|command| configured(command, about_tables)))
         .subcommand(configured(prune::command(), |setting| {
             about_tables(setting) || setting.key == "retention"

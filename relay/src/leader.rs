@@ -209,7 +209,7 @@ impl Keeper {
 }
 
 /// MySQL allows 64 characters (manual, "Locking Functions"); the names may be longer together.
-fn lock_name(config: &Config) -> String {
+pub(crate) fn lock_name(config: &Config) -> String {
     let whole = format!("{}/{}", config.mysql.database(), config.name);
     format!(
         "outbox-relay:{:08x}:{:.40}",

@@ -44,6 +44,7 @@ pub mod metrics;
 pub mod mysql;
 pub mod pipeline;
 pub mod position;
+pub mod preflight;
 pub mod publish;
 pub mod relay;
 pub mod retention;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::prelude::{FromRow, Queryable, StatementLike};
-use mysql_async::{Conn, Params, SslOpts};
+use mysql_async::{Conn, OptsBuilder, Params, SslOpts};
 use thiserror::Error;
 
 use crate::config::{Config, MysqlUrl};
@@ -147,9 +147,22 @@ impl Session {
     }
 
     async fn open(config: &Config, url: &MysqlUrl) -> Result<Self, MysqlError> {
+        Self::open_with(config, url, url.options()).await
+    }
+
+    /// Connects to the first server without entering the database, which may not be there, or be closed to the account.
+    pub(crate) async fn connect_outside(config: &Config) -> Result<Self, MysqlError> {
+        let options = config.mysql.options().db_name(None::<String>);
+        Self::open_with(config, &config.mysql, options).await
+    }
+
+    async fn open_with(
+        config: &Config,
+        url: &MysqlUrl,
+        options: OptsBuilder,
+    ) -> Result<Self, MysqlError> {
         let server: Arc<str> = url.to_string().into();
-        let mut options = url
-            .options()
+        let mut options = options
             // The relay asks for TCP as the URL says; a socket found by the driver would be another server to the eye.
             .prefer_socket(false)
             // An update that changes nothing still has to tell whether its row is there: the fence rests on it.
@@ -231,6 +244,19 @@ impl Session {
         P: Into<Params> + Send,
     {
         let call = self.conn.exec(statement, params);
+        bounded(doing, &self.server, STATEMENT_TIMEOUT, call).await
+    }
+
+    /// All rows of a query without parameters, as text: for statements that can't be prepared.
+    pub(crate) async fn all<T>(
+        &mut self,
+        doing: &'static str,
+        statement: &str,
+    ) -> Result<Vec<T>, MysqlError>
+    where
+        T: FromRow + Send + 'static,
+    {
+        let call = self.conn.query(statement);
         bounded(doing, &self.server, STATEMENT_TIMEOUT, call).await
     }
 

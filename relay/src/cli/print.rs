@@ -3,7 +3,16 @@
 use std::io::Write as _;
 
 use anyhow::Context as _;
+use clap::{Arg, ArgAction};
 use serde::Serialize;
+
+/// The flag that asks for JSON.
+pub(super) fn json_flag() -> Arg {
+    Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print JSON")
+}
 
 /// A line on standard output.
 pub(super) fn line(text: &str) -> anyhow::Result<()> {

@@ -116,6 +116,18 @@ impl Columns {
         &self.names
     }
 
+    /// The column that a `column_*` setting stands for; none where the table is said to have none.
+    pub fn of_setting(&self, key: &str) -> Option<&Identifier> {
+        let at = KEYS.iter().position(|setting| *setting == Some(key))?;
+        self.names.get(at)?.as_ref()
+    }
+
+    /// The setting and the column of each field that has a setting.
+    pub fn settings(&self) -> impl Iterator<Item = (&'static str, Option<&Identifier>)> {
+        let named = KEYS.iter().zip(&self.names);
+        named.filter_map(|(key, name)| Some(((*key)?, name.as_ref())))
+    }
+
     /// The primary key.
     pub fn id(&self) -> &Identifier {
         &self.id

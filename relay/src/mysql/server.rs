@@ -96,20 +96,24 @@ impl Server {
         })
     }
 
-    /// Whether it knows `SKIP LOCKED`: MySQL from 8.0.1, MariaDB from 10.6.
-    pub fn skips_locked(&self) -> bool {
+    /// The three numbers of its version.
+    pub fn release(&self) -> (u32, u32, u32) {
         let mut parts = self
             .version
             .split(|c: char| !c.is_ascii_digit())
             .map(|part| part.parse::<u32>().unwrap_or(0));
-        let version = (
+        (
             parts.next().unwrap_or(0),
             parts.next().unwrap_or(0),
             parts.next().unwrap_or(0),
-        );
+        )
+    }
+
+    /// Whether it knows `SKIP LOCKED`: MySQL from 8.0.1, MariaDB from 10.6.
+    pub fn skips_locked(&self) -> bool {
         match self.flavor {
-            Flavor::MySql => version >= (8, 0, 1),
-            Flavor::MariaDb => version >= (10, 6, 0),
+            Flavor::MySql => self.release() >= (8, 0, 1),
+            Flavor::MariaDb => self.release() >= (10, 6, 0),
         }
     }
 
@@ -165,7 +169,7 @@ impl Server {
     }
 
     /// File and offset of the end of the binlog. MySQL 8.4 dropped the old statement, 8.2 brought the new one.
-    async fn head_of_files(
+    pub(crate) async fn head_of_files(
         &self,
         session: &mut Session,
     ) -> Result<Result<Position, Unfit>, MysqlError> {

@@ -7,6 +7,7 @@
 mod frame;
 mod handshake;
 mod inbound;
+mod probe;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::leader::Lease;
 use crate::route::Publication;
 use frame::{BASIC, CHANNEL, PUBLISH, encode, identity};
 use inbound::{Close, Done, Inbound, Return};
+pub use probe::may_write;
 use settle::InFlight;
 use wire::{Wire, breach};
 

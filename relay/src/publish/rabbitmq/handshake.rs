@@ -256,7 +256,7 @@ fn client_properties(settings: &RabbitSettings) -> Result<FieldTable, PublishErr
     Ok(properties)
 }
 
-fn short(text: &str) -> Result<ShortString, PublishError> {
+pub(super) fn short(text: &str) -> Result<ShortString, PublishError> {
     ShortString::try_new(text)
         .map_err(|_| PublishError::Protocol("a name of ours is longer than 255 bytes"))
 }
@@ -271,7 +271,7 @@ async fn send_connection(
 
 /// Sends a method on our channel and waits for the answer. RabbitMQ says that it blocks only once something is
 /// published, so what it says of that here may be forgotten.
-async fn call(wire: &mut Wire, method: AMQPClass) -> Result<Inbound, PublishError> {
+pub(super) async fn call(wire: &mut Wire, method: AMQPClass) -> Result<Inbound, PublishError> {
     wire.send(&AMQPFrame::Method(CHANNEL, method)).await?;
     loop {
         match wire.receive().await? {

@@ -71,6 +71,7 @@ pub(super) enum Done {
     ConnectionClose,
     ChannelOpen,
     ExchangeDeclare,
+    ExchangeUnbind,
     ConfirmSelect,
 }
 
@@ -152,6 +153,7 @@ fn method(channel: u16, mut bytes: Bytes<'_>) -> Result<Inbound, Malformed> {
         (CONNECTION, 51) => Inbound::Done(Done::ConnectionClose),
         (CHANNEL_CLASS, 11) => Inbound::Done(Done::ChannelOpen),
         (EXCHANGE, 11) => Inbound::Done(Done::ExchangeDeclare),
+        (EXCHANGE, 51) => Inbound::Done(Done::ExchangeUnbind),
         (CONFIRM, 11) => Inbound::Done(Done::ConfirmSelect),
         _ => return Err(Malformed("a method comes that has no place here")),
     })
