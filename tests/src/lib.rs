@@ -14,6 +14,7 @@ pub mod both;
 pub mod broker;
 pub mod database;
 pub mod garbler;
+pub mod grants;
 pub mod inbox;
 pub mod ledger;
 pub mod metrics;

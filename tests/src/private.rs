@@ -100,13 +100,18 @@ impl PrivateServer {
         ))?)
     }
 
-    /// User, password, and those servers as one list for `RELAY_MYSQL_URL`.
-    pub fn list(servers: &[&Self], database: &str) -> String {
+    /// Those servers as one list for `RELAY_MYSQL_URL`, with account and database of that URL.
+    pub fn list(servers: &[&Self], url: &Url) -> String {
         let hosts: Vec<String> = servers
             .iter()
             .map(|server| format!("127.0.0.1:{}", server.port))
             .collect();
-        format!("mysql://{ACCOUNT}@{}/{database}", hosts.join(","))
+        let (user, password) = (url.username(), url.password().unwrap_or_default());
+        format!(
+            "mysql://{user}:{password}@{}{}",
+            hosts.join(","),
+            url.path()
+        )
     }
 
     /// The folder of its data.

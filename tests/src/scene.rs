@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::broker::Broker;
 use crate::database::Database;
+use crate::grants::{Account, Role};
 use crate::private::PrivateServer;
 use crate::relay::{self, RelayCommand};
 use crate::servers::{self, Flavor};
@@ -24,6 +25,8 @@ pub struct Scene {
     /// Its exchange.
     pub broker: Broker,
     name: String,
+    /// Who the relay is: an account with the README's grants.
+    account: Account,
     /// Whether the database server is another test's too.
     shared: bool,
     folder: TempDir,
@@ -47,31 +50,42 @@ impl Scene {
         let name = format!("e2e_{}_{:08x}", std::process::id(), fastrand::u32(..));
         let broker = Broker::connect(broker, name.clone()).await?;
         let database = Database::create_at(flavor, server, name.clone()).await?;
-        let scene = Self {
+        let folder = tempfile::tempdir()?;
+        migrate(&database, folder.path().join("migrate.log")).await?;
+        let account = Account::create(&database, Role::Relay).await?;
+        Ok(Self {
             database,
             broker,
             name,
+            account,
             shared,
-            folder: tempfile::tempdir()?,
+            folder,
             commands: AtomicUsize::new(0),
-        };
-        let migrated = scene.relay().finish("migrate").await?;
-        ensure!(
-            migrated.code == Some(0),
-            "`relay migrate` failed: {migrated:?}"
-        );
-        Ok(scene)
+        })
     }
 
     /// A relay of this scene, to be started: all its commands have one name and so one checkpoint.
     pub fn relay(&self) -> RelayCommand {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         RelayCommand::new(self.folder.path().join(format!("relay-{number}.log")))
-            .with("RELAY_MYSQL_URL", self.database.url())
+            .with("RELAY_MYSQL_URL", self.account.url())
             .with("RELAY_AMQP_URL", self.broker.url())
             .with("RELAY_NAME", &self.name)
             .with("RELAY_EXCHANGE", self.broker.exchange())
             .with("RELAY_SOURCE", "binlog")
+    }
+
+    /// The relay's own account.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Lets the relay use a table as its outbox table.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn grant_on(&self, table: &str) -> Result<()> {
+        self.account.grant_on(&self.database, table).await
     }
 
     /// The relay's name.
@@ -115,11 +129,27 @@ impl Scene {
         if !self.shared {
             return Ok(());
         }
+        self.account.drop(&self.database).await?;
         self.database
             .drop()
             .await
             .context("cannot clean up the database")
     }
+}
+
+/// Runs `relay migrate` as the account that the README gives it.
+async fn migrate(database: &Database, log: PathBuf) -> Result<()> {
+    let account = Account::create(database, Role::Migrate).await?;
+    let migrated = RelayCommand::new(log)
+        .with("RELAY_MYSQL_URL", account.url())
+        .finish("migrate")
+        .await?;
+    account.drop(database).await?;
+    ensure!(
+        migrated.code == Some(0),
+        "`relay migrate` failed: {migrated:?}"
+    );
+    Ok(())
 }
 
 /// Why a test failed: its causes in one line, without a backtrace of test harness and runtime.

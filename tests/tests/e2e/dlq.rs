@@ -339,6 +339,7 @@ async fn rows_with_other_keys_are_found(scene: &mut Scene) -> Result<()> {
             ],
         )
         .await?;
+        scene.grant_on(table).await?;
         let letter = letters(scene).await?;
         let letter = letter.last().context("no letter")?.to_string();
         let relay = scene

@@ -23,18 +23,20 @@ const ROUNDS: u64 = 2;
 async fn damaged_binlog_streams_are_read_again(scene: &mut Scene) -> Result<()> {
     let queue = scene.broker.queue("#").await?;
     let seed = 20_261;
-    let garbler = Garbler::start(scene.database.url(), seed).await?;
+    let garbler = Garbler::start(scene.account().url(), seed).await?;
     let mut relay = scene
         .relay()
         .with(
             "RELAY_MYSQL_URL",
-            garbler.address_for(scene.database.url())?,
+            garbler.address_for(scene.account().url())?,
         )
         .with("RELAY_CHECKPOINT_INTERVAL", "100ms")
         .with("RELAY_BINLOG_HEARTBEAT", "1s")
         .start()
         .await?;
     let writers = Writers::start(&scene.database, Load::endless().paced(20)).await?;
+    // A stream begins with an event that no checksum covers, and in which nothing counts where positions are GTIDs.
+    relay.reaches("relay_confirmed_total", 50).await?;
     let mut done = 0;
     for _ in 0..ROUNDS {
         for damage in Damage::ALL {

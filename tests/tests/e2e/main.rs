@@ -4,6 +4,7 @@
 
 mod big;
 mod breadth;
+mod check;
 mod contract;
 mod crash;
 mod dlq;

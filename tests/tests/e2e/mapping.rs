@@ -45,6 +45,7 @@ async fn debezium_table_with_uuids(scene: &mut Scene) -> Result<()> {
              locked_until DATETIME(6) NULL, KEY claims (status, id))",
         )
         .await?;
+    scene.grant_on("outbox").await?;
     let insert = |last: &str| {
         let id = format!("{UUID_PREFIX}{last}");
         let statement = format!(
@@ -107,6 +108,7 @@ async fn mapped_columns(scene: &mut Scene) -> Result<()> {
              extra TEXT NULL, state VARCHAR(20) NOT NULL DEFAULT 'PENDING', KEY claims (state))",
         )
         .await?;
+    scene.grant_on("messages").await?;
     let mut command = on_table(scene, "messages").with("RELAY_ENVELOPE", "payload");
     for (field, column) in [
         ("ID", "no"),
@@ -193,6 +195,7 @@ async fn table_without_status(scene: &mut Scene) -> Result<()> {
              aggregateid VARCHAR(255) NOT NULL, type VARCHAR(255) NOT NULL, payload TEXT NOT NULL)",
         )
         .await?;
+    scene.grant_on("outbox").await?;
     let relay = on_table(scene, "outbox")
         .with("RELAY_PRESET", "debezium")
         .start()

@@ -60,7 +60,7 @@ pub(crate) async fn bad_settings_are_named_with_exit_code_2(scene: &mut Scene) -
 
 /// A server that can't be used is named, with the server's reason and without the password.
 pub(crate) async fn unreachable_servers_are_named(scene: &mut Scene) -> Result<()> {
-    let (mysql, amqp) = (scene.database.url(), scene.broker.url());
+    let (mysql, amqp) = (scene.account().url(), scene.broker.url());
     let mut wrong_password = mysql.clone();
     wrong_password.set_password(Some(SECRET)).ok();
     let mut unknown_host = mysql.clone();

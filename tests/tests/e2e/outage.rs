@@ -67,9 +67,9 @@ pub(crate) async fn broker_outage_is_survived(scene: &mut Scene) -> Result<()> {
 /// The same for all connections to the database, the one that reads the binlog among them.
 pub(crate) async fn binlog_outage_is_survived(scene: &mut Scene) -> Result<()> {
     let queue = scene.broker.queue("#").await?;
-    let proxy = Proxy::start(scene.database.url()).await?;
+    let proxy = Proxy::start(scene.account().url()).await?;
     let relay = relay(scene)
-        .with("RELAY_MYSQL_URL", proxy.address_for(scene.database.url())?)
+        .with("RELAY_MYSQL_URL", proxy.address_for(scene.account().url())?)
         .with("RELAY_CHECKPOINT_INTERVAL", "100ms");
     let mut relay = relay.start().await?;
     let writers = Writers::start(&scene.database, load()).await?;

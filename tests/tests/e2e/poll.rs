@@ -292,7 +292,8 @@ async fn auto_polls_while_statements_write_and_comes_back(scene: &mut Scene) -> 
 /// Without the privilege of replicas the relay polls and says which is missing; granted, it goes to the binlog.
 async fn auto_polls_without_the_grant_and_comes_back(scene: &mut Scene) -> Result<()> {
     let queue = scene.broker.queue("#").await?;
-    let (user, database) = (scene.name().to_owned(), scene.database.name().to_owned());
+    let user = format!("{}_p", scene.name());
+    let database = scene.database.name().to_owned();
     let create = format!("CREATE USER '{user}'@'%' IDENTIFIED BY 'secret'");
     let grant = format!("GRANT ALL ON `{database}`.* TO '{user}'@'%'");
     scene.database.execute(&create).await?;

@@ -64,7 +64,7 @@ async fn promote(replica: &PrivateServer) -> Result<()> {
 
 /// A relay that is told the replica's address first.
 fn relay(scene: &Scene, replica: &PrivateServer, primary: &PrivateServer) -> RelayCommand {
-    let list = PrivateServer::list(&[replica, primary], scene.database.name());
+    let list = PrivateServer::list(&[replica, primary], scene.account().url());
     scene
         .relay()
         .with("RELAY_MYSQL_URL", list)

@@ -106,6 +106,7 @@ async fn keys_that_tell_no_age_are_all_looked_at(scene: &mut Scene) -> Result<()
         ],
     )
     .await?;
+    scene.grant_on("uuids").await?;
     let relay = scene.relay().with("RELAY_TABLE", "uuids");
     relay
         .output(&["prune", "--batch", "1"])

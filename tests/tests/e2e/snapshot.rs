@@ -102,10 +102,10 @@ pub(crate) async fn rows_already_there_are_published_once(scene: &mut Scene) -> 
 pub(crate) async fn snapshots_under_load_publish_each_row_once(scene: &mut Scene) -> Result<()> {
     const SNAPSHOTS: u64 = 3;
     let queue = scene.broker.queue("#").await?;
-    let proxy = Proxy::start(scene.database.url()).await?;
+    let proxy = Proxy::start(scene.account().url()).await?;
     let slow = scene
         .relay()
-        .with("RELAY_MYSQL_URL", proxy.address_for(scene.database.url())?);
+        .with("RELAY_MYSQL_URL", proxy.address_for(scene.account().url())?);
     proxy.slow(Duration::from_millis(10));
     let writers = Writers::start(&scene.database, Load::endless().paced(50)).await?;
     let mut overlapping = 0;

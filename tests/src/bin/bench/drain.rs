@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tests::broker::QueueKind;
-use tests::relay::RelayProcess;
+use tests::relay::{RelayCommand, RelayProcess};
 use tests::scene::Scene;
 use tests::until::{Seen, until, within};
 use tokio::time::sleep;
@@ -18,41 +18,78 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Bound on a whole drain: against a hang only.
 const DEADLINE: Duration = Duration::from_secs(1_800);
 
+/// Settings that are worth a measurement of their own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Variant {
+    pub(crate) name: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+}
+
+/// The defaults first.
+pub(crate) const VARIANTS: [Variant; 4] = [
+    Variant {
+        name: "relay",
+        settings: &[],
+    },
+    Variant {
+        name: "relay, ordering = none",
+        settings: &[("RELAY_ORDERING", "none")],
+    },
+    Variant {
+        name: "relay, mark = none",
+        settings: &[("RELAY_MARK", "none")],
+    },
+    Variant {
+        name: "relay, source = poll",
+        settings: &[("RELAY_SOURCE", "poll")],
+    },
+];
+
+impl Variant {
+    fn sets(&self, setting: (&str, &str)) -> bool {
+        self.settings.contains(&setting)
+    }
+}
+
 /// Drains the backlog through the relay.
 pub(crate) async fn relay(
     scene: &mut Scene,
     args: &Args,
     kind: QueueKind,
-    mark: &str,
+    variant: Variant,
 ) -> Result<Measurement> {
     let queue = scene.broker.queue_of(kind, "#").await?;
     let command = scene
         .relay()
-        .with("RELAY_MARK", mark)
+        // With the optional privilege that makes marks small.
+        .with("RELAY_MYSQL_URL", scene.database.url())
         .with("RELAY_LOG_LEVEL", "warn");
-    // A checkpoint before the backlog: without one the rows would be read from the table instead.
-    let first = command.start().await?;
-    until("a checkpoint", async || {
-        let saved = "SELECT COUNT(*) FROM relay_checkpoints WHERE position IS NOT NULL";
-        let saved = scene.database.number(saved).await?;
-        Ok(Seen::when(saved == 1, || "none".to_owned()))
-    })
-    .await?;
-    first.stop().await?;
+    let with = |command: RelayCommand, (name, value): &(&str, &str)| command.with(name, value);
+    let command = variant.settings.iter().fold(command, with);
+    if !variant.sets(("RELAY_SOURCE", "poll")) {
+        // A checkpoint before the backlog: without one the rows would be read from the table instead.
+        let first = command.start().await?;
+        until("a checkpoint", async || {
+            let saved = "SELECT COUNT(*) FROM relay_checkpoints WHERE position IS NOT NULL";
+            let saved = scene.database.number(saved).await?;
+            Ok(Seen::when(saved == 1, || "none".to_owned()))
+        })
+        .await?;
+        first.stop().await?;
+    }
     backlog::insert(&scene.database, args.rows, args.batch).await?;
 
     let mut relay = command.spawn()?;
     let time = drained(&mut relay, args.rows).await?;
     // Its marks are part of what the events cost.
-    if mark == "update" {
+    if !variant.sets(("RELAY_MARK", "none")) {
         relay.publishes_all(&scene.database).await?;
     }
     let usage = relay.usage()?;
     relay.stop().await?;
     arrived(scene, &queue, args.rows).await?;
-    let what = format!("relay, mark = {mark}");
     Ok(Measurement {
-        what,
+        what: variant.name.to_owned(),
         kind,
         events: args.rows,
         spent: Spent { time, usage },

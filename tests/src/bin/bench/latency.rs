@@ -43,6 +43,8 @@ pub(crate) async fn measure(scene: &mut Scene, kind: QueueKind) -> Result<Latenc
     let queue = scene.broker.queue_of(kind, "#").await?;
     let relay = scene
         .relay()
+        // With the optional privilege that makes marks small.
+        .with("RELAY_MYSQL_URL", scene.database.url())
         .with("RELAY_LOG_LEVEL", "warn")
         .start()
         .await?;

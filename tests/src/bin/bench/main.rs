@@ -1,6 +1,7 @@
 //! `bench`: how fast a backlog drains, and at what cost, beside two yardsticks.
 //!
-//! - **relay**: the relay in binlog mode, started on a backlog that it has a checkpoint before.
+//! - **relay**: the relay in binlog mode, started on a backlog that it has a checkpoint before; with other settings; and
+//!   polling.
 //! - **bare lapin**: the same messages, published by `lapin` alone with the same window. What the relay
 //!   adds to it is reading, decoding, order, checkpoints and marks.
 //! - **polling worker**: the loop of the outbox pattern's usual write-up, with a publisher that awaits
@@ -125,10 +126,10 @@ impl Args {
 async fn drains(args: &Args) -> Result<(), Failure> {
     let mut all = Vec::new();
     for kind in args.kinds() {
-        for mark in ["update", "none"] {
+        for variant in drain::VARIANTS {
             all.push(
                 in_scene(args, async |scene| {
-                    drain::relay(scene, args, kind, mark).await
+                    drain::relay(scene, args, kind, variant).await
                 })
                 .await?,
             );
