@@ -44,7 +44,8 @@ mariadb_start() {
     background mariadb "${command[@]}" "--datadir=$dir/data" \
         --bind-address=127.0.0.1 "--port=$port" "--socket=$(socket_of mariadb)" "--pid-file=$dir/mariadbd.pid" \
         --skip-name-resolve --server-id=2 --log-bin=binlog --binlog-format=ROW --default-time-zone=+00:00 \
-        --innodb-buffer-pool-size=256M --max-connections=500 --max-allowed-packet=1G --character-set-server=utf8mb4
+        --innodb-buffer-pool-size=256M --max-connections=500 --max-allowed-packet=1G --character-set-server=utf8mb4 \
+        "--ssl-ca=$TLS_DIR/ca.pem" "--ssl-cert=$TLS_DIR/server.pem" "--ssl-key=$TLS_DIR/server-key.pem"
 }
 
 # What a server that a test starts for itself is started with besides: small, and quick to begin.

@@ -78,7 +78,8 @@ mysql_start() {
         --bind-address=127.0.0.1 "--port=$port" "--socket=$(socket_of mysql)" "--pid-file=$dir/mysqld.pid" \
         --skip-name-resolve --server-id=1 --log-bin=binlog --binlog-format=ROW --gtid-mode=ON \
         --enforce-gtid-consistency=ON --default-time-zone=+00:00 --innodb-buffer-pool-size=256M \
-        --innodb-redo-log-capacity=256M --max-connections=500 --max-allowed-packet=1G --performance-schema=OFF
+        --innodb-redo-log-capacity=256M --max-connections=500 --max-allowed-packet=1G --performance-schema=OFF \
+        "--ssl-ca=$TLS_DIR/ca.pem" "--ssl-cert=$TLS_DIR/server.pem" "--ssl-key=$TLS_DIR/server-key.pem"
 }
 
 # What a server that a test starts for itself is started with besides: small, and quick to begin.

@@ -60,11 +60,19 @@ rabbitmq_legacy_version() { rabbitmq_version_in ""; }
 
 # Settings of an instance: rabbitmq_configure NAME FOLDER, where FOLDER is how the instance sees its own.
 rabbitmq_configure() {
-    local name=$1 dir=$STATE/$1 port
+    local name=$1 home=$2 dir=$STATE/$1 port
     port=$(port_of "$name")
-    mkdir -p "$dir/home" "$dir/logs"
+    mkdir -p "$dir/home/tls" "$dir/logs"
+    # The instance may run as another user, in another root folder.
+    cp "$TLS_DIR"/{ca,server,server-key}.pem "$dir/home/tls"
     cat >"$dir/home/rabbitmq.conf" <<CONF
 listeners.tcp.1 = 127.0.0.1:$port
+listeners.ssl.1 = 127.0.0.1:$(port_of "$name-tls")
+ssl_options.cacertfile = $home/tls/ca.pem
+ssl_options.certfile = $home/tls/server.pem
+ssl_options.keyfile = $home/tls/server-key.pem
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
 disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 2GB
 log.file.level = info
@@ -121,15 +129,16 @@ exec_or_run() {
 
 rabbitmq_start_instance() {
     local name=$1 dir=$STATE/$1
+    need_port "$name-tls"
     need_port "$name-dist"
     need_port "$name-epmd"
     if [ "$name" = rabbitmq ] && ! rabbitmq_is_legacy; then
         # What an earlier run left is the server's already.
         is_root || [ ! -e "$dir/home" ] || as_root chown -R "$(id -u)" "$dir/home"
-        rabbitmq_configure "$name"
+        rabbitmq_configure "$name" /var/lib/rabbitmq
         as_root chown -R $RABBITMQ_ID:$RABBITMQ_ID "$dir/home" "$dir/logs"
     else
-        rabbitmq_configure "$name"
+        rabbitmq_configure "$name" "$dir/home"
     fi
     # shellcheck disable=SC2153 # ROOT is the checkout, root the folder of 4.x
     background "$name" "$ROOT/scripts/services" exec-rabbitmq "$name"
@@ -153,3 +162,4 @@ rabbitmq_client() { rabbitmq_run rabbitmq /usr/lib/rabbitmq/bin/rabbitmqctl "$@"
 rabbitmq_legacy_client() { rabbitmq_run rabbitmq-legacy /usr/lib/rabbitmq/bin/rabbitmqctl "$@"; }
 
 amqp_url() { echo "amqp://guest:guest@127.0.0.1:$(port_of "$1")/%2f"; }
+amqps_url() { echo "amqps://guest:guest@127.0.0.1:$(port_of "$1-tls")/%2f"; }
