@@ -7,6 +7,7 @@
 mod columns;
 mod raw;
 pub mod settings;
+mod tls;
 mod url;
 mod value;
 
@@ -18,6 +19,8 @@ pub use columns::Columns;
 pub use raw::{ConfigError, Origin, Raw};
 pub use url::{AmqpUrl, MysqlUrl, Pin};
 pub use value::{Identifier, Template, duration};
+
+use crate::tls::TlsFiles;
 
 /// Where events are captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,12 +120,12 @@ pub struct Config {
     pub name: String,
     /// The MySQL or MariaDB server and database with the outbox table.
     pub mysql: MysqlUrl,
-    /// CA certificates (PEM) to trust for MySQL besides the system's; turns TLS on.
-    pub mysql_ca_file: Option<PathBuf>,
+    /// CA and client certificate for MySQL; naming any turns TLS on.
+    pub mysql_tls: TlsFiles,
     /// The RabbitMQ server.
     pub amqp: AmqpUrl,
-    /// CA certificates (PEM) to trust for RabbitMQ besides the system's.
-    pub amqp_ca_file: Option<PathBuf>,
+    /// CA and client certificate for RabbitMQ; empty without `amqps://`.
+    pub amqp_tls: TlsFiles,
     /// AMQP heartbeat interval asked for.
     pub amqp_heartbeat: Duration,
     /// Binlog or polling.
@@ -221,10 +224,10 @@ impl Config {
         }
         Ok(Self {
             server_id: raw.server_id("server_id", &name)?,
+            mysql_tls: tls::mysql(raw, &mysql)?,
             mysql,
-            mysql_ca_file: raw.optional_path("mysql_ca_file"),
+            amqp_tls: tls::amqp(raw, &amqp)?,
             amqp,
-            amqp_ca_file: raw.optional_path("amqp_ca_file"),
             amqp_heartbeat: raw.duration("amqp_heartbeat")?,
             source: raw.choice(
                 "source",

@@ -52,4 +52,5 @@ pub mod route;
 pub mod source;
 pub mod table;
 pub mod telemetry;
+pub mod tls;
 pub mod window;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::prelude::{FromRow, Queryable, StatementLike};
-use mysql_async::{Conn, OptsBuilder, Params, SslOpts};
+use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, SslOpts};
 use thiserror::Error;
 
 use crate::config::{Config, MysqlUrl};
+use crate::tls::PemError;
 
 pub use choice::{Chosen, choose, is_read_only};
 pub use diagnosis::{Diagnosis, Remedy, diagnose};
@@ -35,6 +36,9 @@ pub enum MysqlError {
         #[source]
         source: mysql_async::Error,
     },
+    /// A file of TLS that was good when the relay started.
+    #[error(transparent)]
+    Tls(#[from] PemError),
     /// No answer within the bound.
     #[error("no answer within {bound:?} to: {doing}, on {server}")]
     Timeout {
@@ -66,6 +70,10 @@ impl MysqlError {
     pub fn diagnosis(&self) -> Diagnosis {
         match self {
             MysqlError::Failed { source, .. } => diagnose(source),
+            MysqlError::Tls(_) => Diagnosis {
+                remedy: Remedy::Retry,
+                hint: "correct the file; the relay looks at it again",
+            },
             MysqlError::Timeout { .. } => Diagnosis {
                 remedy: Remedy::Retry,
                 hint: "check that the server answers and that no lock is held on the relay's tables",
@@ -89,6 +97,7 @@ impl MysqlError {
                 ..
             } => Some(error.code),
             MysqlError::Failed { .. }
+            | MysqlError::Tls(_)
             | MysqlError::Timeout { .. }
             | MysqlError::NoServer { .. }
             | MysqlError::OtherServer { .. } => None,
@@ -170,8 +179,7 @@ impl Session {
             .tcp_nodelay(true)
             .tcp_keepalive(Some(Duration::from_secs(30)))
             .setup(vec!["SET time_zone = '+00:00'".to_owned()]);
-        if let Some(path) = &config.mysql_ca_file {
-            let ssl = SslOpts::default().with_root_certs(vec![path.clone().into()]);
+        if let Some(ssl) = tls(config)? {
             options = options.ssl_opts(ssl);
         }
         let conn = bounded(
@@ -303,6 +311,26 @@ impl Session {
     pub fn server_name(&self) -> &Arc<str> {
         &self.server
     }
+}
+
+/// What the driver is told of TLS: what the URL says, and the files. Once told, it never goes on without.
+fn tls(config: &Config) -> Result<Option<SslOpts>, PemError> {
+    let (asked, files) = (config.mysql.tls(), &config.mysql_tls);
+    if files.is_empty() {
+        return Ok(asked.cloned());
+    }
+    // The driver reads them too, and would not say which file is at fault.
+    files.load()?;
+    let mut ssl = asked.cloned().unwrap_or_default();
+    if let Some(ca) = &files.ca {
+        ssl = ssl.with_root_certs(vec![ca.path().to_owned().into()]);
+    }
+    if let Some(client) = &files.client {
+        let (certificate, key) = (client.certificate.path(), client.key.path());
+        let identity = ClientIdentity::new(certificate.to_owned().into(), key.to_owned().into());
+        ssl = ssl.with_client_identity(Some(identity));
+    }
+    Ok(Some(ssl))
 }
 
 async fn bounded<T>(

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use thiserror::Error;
 
 use crate::route::Publication;
+use crate::tls::{Peer, TlsFailure};
 
 /// The broker's word on one publication. There is no default: what has no outcome is not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,9 +199,9 @@ impl PublishError {
             PublishError::Unreachable { .. } | PublishError::ConnectTimeout { .. } => {
                 "check that RabbitMQ is running and that host and port of RELAY_AMQP_URL are right"
             }
-            PublishError::Tls { .. } => {
-                "check the broker's certificate against RELAY_AMQP_CA_FILE and the host name in RELAY_AMQP_URL"
-            }
+            PublishError::Tls { source, .. } => TlsFailure::of_io(source)
+                .unwrap_or(TlsFailure::Other)
+                .hint(Peer::Amqp),
             PublishError::AuthRefused { .. } => {
                 "check user and password in RELAY_AMQP_URL (or RELAY_AMQP_PASSWORD_FILE)"
             }

@@ -377,12 +377,7 @@ async fn an_exchange_that_vanishes_is_told_in_the_brokers_words() {
         .await
         .unwrap()
         .unwrap_err();
-    let PublishError::Closed {
-        what: "channel",
-        code: 404,
-        text,
-    } = error
-    else {
+    let PublishError::PublicationRefused { code: 404, text } = error else {
         panic!("{error:?}")
     };
     assert!(text.contains("test.no.such.exchange"), "{text}");

@@ -224,7 +224,7 @@ impl Raw {
         parse(&text).map_err(|why| self.invalid(key, &why))
     }
 
-    fn invalid(&self, key: &'static str, why: &str) -> ConfigError {
+    pub(super) fn invalid(&self, key: &'static str, why: &str) -> ConfigError {
         let (text, origin) = self.get(key).unwrap_or((String::new(), Origin::Default));
         let secret = find(key).is_some_and(|setting| setting.secret);
         ConfigError::Invalid {
@@ -422,6 +422,61 @@ mod tests {
             assert!(error.contains(text) && error.contains(name), "{error}");
             assert!(error.contains(find(&key).unwrap().allowed), "{error}");
         }
+    }
+
+    #[test]
+    fn files_of_tls_are_never_named_in_vain() {
+        const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/publish/rabbitmq/tests/");
+        let (ca, certificate) = (format!("{FIXTURES}ca.pem"), format!("{FIXTURES}server.pem"));
+        type Case<'a> = (&'a [(&'a str, &'a str)], [&'a str; 2]);
+        let cases: [Case; 7] = [
+            (
+                &[("RELAY_MYSQL_CLIENT_CERT_FILE", &certificate)],
+                ["mysql_client_cert_file = ", "mysql_client_key_file is not"],
+            ),
+            (
+                &[("RELAY_MYSQL_CLIENT_KEY_FILE", &certificate)],
+                ["mysql_client_key_file = ", "mysql_client_cert_file is not"],
+            ),
+            (
+                &[("RELAY_AMQP_CLIENT_KEY_FILE", &certificate)],
+                ["amqp_client_key_file = ", "amqp_client_cert_file is not"],
+            ),
+            (
+                &[("RELAY_AMQP_CA_FILE", &ca)],
+                ["amqp_ca_file = ", "amqps://"],
+            ),
+            (
+                &[("RELAY_MYSQL_CA_FILE", "/no/such/file")],
+                ["mysql_ca_file = ", "No such file"],
+            ),
+            (
+                &[
+                    ("RELAY_MYSQL_CA_FILE", &ca),
+                    (
+                        "RELAY_MYSQL_URL",
+                        "mysql://u@db/shop?require_ssl=true&verify_ca=false",
+                    ),
+                ],
+                ["mysql_ca_file = ", "verify_ca=false"],
+            ),
+            (
+                &[
+                    ("RELAY_MYSQL_CA_FILE", &ca),
+                    ("RELAY_MYSQL_URL", "mysql://u@db/shop?socket=%2Ftmp%2Fmysql"),
+                ],
+                ["mysql_url", "socket has no TLS"],
+            ),
+        ];
+        for (given, words) in cases {
+            let all: Vec<(&str, &str)> = URLS.iter().chain(given).copied().collect();
+            let error = load(&all).unwrap_err().to_string();
+            for word in words {
+                assert!(error.contains(word), "no {word:?} in {error}");
+            }
+        }
+        let config = load(&[URLS[0], URLS[1], ("RELAY_MYSQL_CA_FILE", &ca)]).unwrap();
+        assert!(!config.mysql_tls.is_empty() && config.amqp_tls.is_empty());
     }
 
     #[test]

@@ -64,6 +64,7 @@ const COLUMN: &str = "a column name of letters, digits, _ and $, at most 64";
 const OPTIONAL_COLUMN: &str =
     "a column name of letters, digits, _ and $, at most 64, or - for none";
 const FILE: &str = "the path of a file that can be read";
+const PEM_FILE: &str = "the path of a PEM file that can be read";
 
 /// Every setting there is.
 pub const SETTINGS: &[Setting] = &[
@@ -82,8 +83,20 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "mysql_ca_file",
         None,
-        FILE,
+        PEM_FILE,
         "CA certificates (PEM) to trust for MySQL; turns TLS on, as ?require_ssl=true in mysql_url does",
+    ),
+    setting(
+        "mysql_client_cert_file",
+        None,
+        PEM_FILE,
+        "Client certificate (PEM, with those between it and its CA) that MySQL may ask for; turns TLS on, needs mysql_client_key_file",
+    ),
+    setting(
+        "mysql_client_key_file",
+        None,
+        PEM_FILE,
+        "Private key (PEM, without a passphrase) of mysql_client_cert_file",
     ),
     secret(
         "amqp_url",
@@ -100,8 +113,20 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "amqp_ca_file",
         None,
-        FILE,
-        "CA certificates (PEM) to trust for RabbitMQ",
+        PEM_FILE,
+        "CA certificates (PEM) to trust for RabbitMQ; needs amqps:// in amqp_url",
+    ),
+    setting(
+        "amqp_client_cert_file",
+        None,
+        PEM_FILE,
+        "Client certificate (PEM, with those between it and its CA) that RabbitMQ may ask for; needs amqps:// in amqp_url and amqp_client_key_file",
+    ),
+    setting(
+        "amqp_client_key_file",
+        None,
+        PEM_FILE,
+        "Private key (PEM, without a passphrase) of amqp_client_cert_file",
     ),
     setting(
         "amqp_heartbeat",

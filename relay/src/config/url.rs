@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use amq_protocol_uri::{AMQPScheme, AMQPUri};
-use mysql_async::{Opts, OptsBuilder};
+use mysql_async::{Opts, OptsBuilder, SslOpts};
 use tokio_util::sync::CancellationToken;
+
+/// The driver would go on without TLS there.
+pub(super) const SOCKET_HAS_NO_TLS: &str = "a socket has no TLS: name host and port";
 
 /// Addresses of one MySQL server, or of several of which one is the primary, with a database in them.
 #[derive(Clone)]
@@ -86,6 +89,9 @@ impl MysqlUrl {
             return Err("it names no database".to_owned());
         };
         let database = database.to_owned();
+        if first.socket().is_some() && first.ssl_opts().is_some() {
+            return Err(SOCKET_HAS_NO_TLS.to_owned());
+        }
         Ok(Self {
             password: first.pass().map(str::to_owned),
             servers,
@@ -161,6 +167,15 @@ impl MysqlUrl {
         hosts.join(",")
     }
 
+    /// What the address itself says of TLS; none where it does not ask for it.
+    pub fn tls(&self) -> Option<&SslOpts> {
+        self.servers.first().and_then(Opts::ssl_opts)
+    }
+
+    pub(super) fn is_socket(&self) -> bool {
+        self.servers.iter().any(|opts| opts.socket().is_some())
+    }
+
     /// The database.
     pub fn database(&self) -> &str {
         &self.database
@@ -215,6 +230,14 @@ impl AmqpUrl {
 
     pub(super) fn set_password(&mut self, password: String) {
         self.0.authority.userinfo.password = password;
+    }
+
+    /// Whether it asks for TLS.
+    pub fn is_tls(&self) -> bool {
+        match self.0.scheme {
+            AMQPScheme::AMQP => false,
+            AMQPScheme::AMQPS => true,
+        }
     }
 
     /// The address, password and all.

@@ -1,6 +1,8 @@
 //! Error → what to do about it, in one match.
 
-use mysql_async::{DriverError, Error, IoError};
+use mysql_async::{DriverError, Error, IoError, TlsError};
+
+use crate::tls::{Peer, TlsFailure};
 
 /// What the relay does about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +26,21 @@ pub struct Diagnosis {
 pub fn diagnose(error: &Error) -> Diagnosis {
     let (remedy, hint) = match error {
         Error::Server(server) => by_code(server.code),
-        Error::Io(IoError::Io(_)) => (
-            Remedy::Retry,
-            "check that MySQL is running and that host and port of RELAY_MYSQL_URL are right",
-        ),
-        Error::Io(IoError::Tls(_)) => (
-            Remedy::Retry,
-            "check the server's certificate against RELAY_MYSQL_CA_FILE and the host name in RELAY_MYSQL_URL",
-        ),
+        Error::Io(IoError::Io(error)) => match TlsFailure::of_io(error) {
+            Some(failure) => by_tls(failure),
+            None => (
+                Remedy::Retry,
+                "check that MySQL is running and that host and port of RELAY_MYSQL_URL are right",
+            ),
+        },
+        Error::Io(IoError::Tls(error)) => by_tls(match error {
+            TlsError::Tls(error) => TlsFailure::of(error),
+            TlsError::InvalidDnsName(_) => TlsFailure::WrongHost,
+            TlsError::Pem(_) | TlsError::VerifierBuilderError(_) => TlsFailure::Other,
+        }),
         Error::Driver(DriverError::NoClientSslFlagFromServer) => (
             Remedy::Stop,
-            "the server offers no TLS: enable it there, or take require_ssl and RELAY_MYSQL_CA_FILE away",
+            "the server offers no TLS, and without it nothing was sent: enable TLS there (ssl_cert and ssl_key), or take require_ssl in RELAY_MYSQL_URL, RELAY_MYSQL_CA_FILE and RELAY_MYSQL_CLIENT_CERT_FILE away",
         ),
         Error::Driver(
             DriverError::UnknownAuthPlugin { .. } | DriverError::MysqlOldPasswordDisabled,
@@ -51,11 +57,24 @@ pub fn diagnose(error: &Error) -> Diagnosis {
     Diagnosis { remedy, hint }
 }
 
+fn by_tls(failure: TlsFailure) -> (Remedy, &'static str) {
+    let remedy = if failure.may_pass() {
+        Remedy::Retry
+    } else {
+        Remedy::Stop
+    };
+    (remedy, failure.hint(Peer::Mysql))
+}
+
 fn by_code(code: u16) -> (Remedy, &'static str) {
     match code {
         1045 | 1698 => (
             Remedy::Stop,
-            "check user and password in RELAY_MYSQL_URL (or RELAY_MYSQL_PASSWORD_FILE), and that the account may log in from this host",
+            "check user and password in RELAY_MYSQL_URL (or RELAY_MYSQL_PASSWORD_FILE), that the account may log in from this host, and, if it has REQUIRE SSL or X509, RELAY_MYSQL_CA_FILE and RELAY_MYSQL_CLIENT_CERT_FILE",
+        ),
+        3159 => (
+            Remedy::Stop,
+            "the server takes connections with TLS only: set RELAY_MYSQL_CA_FILE, or add ?require_ssl=true to RELAY_MYSQL_URL",
         ),
         1044 | 1142 | 1143 | 1227 | 1370 => (
             Remedy::Stop,

@@ -114,6 +114,7 @@ pub(super) fn said(error: &MysqlError) -> String {
             ..
         } => format!("{} ({})", server.message, server.code),
         MysqlError::Failed { .. }
+        | MysqlError::Tls(_)
         | MysqlError::Timeout { .. }
         | MysqlError::NoServer { .. }
         | MysqlError::OtherServer { .. } => crate::error::chain(error),

@@ -14,7 +14,6 @@ mod tests;
 mod wire;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +29,7 @@ use super::{PublishError, Publisher, Refused, Signal};
 use crate::config::{Config, Topology};
 use crate::leader::Lease;
 use crate::route::Publication;
+use crate::tls::TlsFiles;
 use frame::{BASIC, CHANNEL, PUBLISH, encode, identity};
 use inbound::{Close, Done, Inbound, Return};
 pub use probe::may_write;
@@ -48,7 +48,7 @@ const ACCESS_REFUSED: u16 = 403;
 #[derive(Clone)]
 pub struct RabbitSettings {
     uri: AMQPUri,
-    ca_file: Option<PathBuf>,
+    tls: TlsFiles,
     connection_name: String,
     /// The exchange to be declared or checked; none where it differs from event to event.
     exchange: Option<String>,
@@ -67,7 +67,7 @@ impl RabbitSettings {
     pub fn new(config: &Config, lease: Lease) -> Self {
         Self {
             uri: config.amqp.uri().clone(),
-            ca_file: config.amqp_ca_file.clone(),
+            tls: config.amqp_tls.clone(),
             connection_name: format!("outbox-relay {}", config.name),
             exchange: config.exchange.constant().map(str::to_owned),
             exchange_type: config.exchange_type.clone(),

@@ -26,6 +26,7 @@ mod shutdown;
 mod snapshot;
 mod stream;
 mod sweep;
+mod tls;
 mod unroutable;
 mod values;
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 use amq_protocol::frame::{AMQPFrame, ProtocolVersion};
 use amq_protocol::protocol::{AMQPClass, channel, confirm, connection, exchange};
 use amq_protocol::types::{AMQPValue, FieldTable, LongString, ShortString};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -20,6 +19,7 @@ use super::wire::{Transport, Wire};
 use super::{RabbitSettings, broker_closed};
 use crate::config::Topology;
 use crate::publish::PublishError;
+use crate::tls::TlsFailure;
 
 /// Frames that we offer to take; RabbitMQ's own default.
 const FRAME_MAX: u32 = 131_072;
@@ -34,7 +34,16 @@ const INTERNAL_ERROR: u16 = 541;
 pub(super) async fn connect(settings: &RabbitSettings) -> Result<Wire, PublishError> {
     let transport = dial(settings).await?;
     let mut wire = Wire::new(transport, settings.lease.clone(), FRAME_MAX as usize);
-    authenticate(settings, &mut wire).await?;
+    authenticate(settings, &mut wire)
+        .await
+        .map_err(|error| match error {
+            // In TLS 1.3 a server says what it thinks of the client's certificate only after the handshake.
+            PublishError::Io(source) if TlsFailure::of_io(&source).is_some() => PublishError::Tls {
+                address: settings.address(),
+                source,
+            },
+            other => other,
+        })?;
     open(settings, &mut wire).await?;
     Ok(wire)
 }
@@ -70,24 +79,19 @@ async fn dial(settings: &RabbitSettings) -> Result<Transport, PublishError> {
 fn tls_config(settings: &RabbitSettings) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = &settings.ca_file {
-        let described = |error: String| io::Error::other(format!("{}: {error}", path.display()));
-        for certificate in
-            CertificateDer::pem_file_iter(path).map_err(|error| described(error.to_string()))?
-        {
-            let certificate = certificate.map_err(|error| described(error.to_string()))?;
-            roots
-                .add(certificate)
-                .map_err(|error| described(error.to_string()))?;
-        }
-    }
+    let material = settings.tls.load().map_err(io::Error::other)?;
+    roots.add_parsable_certificates(material.ca);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
+        .with_root_certificates(roots);
+    match material.client {
+        None => Ok(builder.with_no_client_auth()),
+        Some((chain, key)) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(io::Error::other),
+    }
 }
 
 async fn authenticate(settings: &RabbitSettings, wire: &mut Wire) -> Result<(), PublishError> {

@@ -365,12 +365,7 @@ async fn acks_before_a_close_count_and_the_close_is_answered() {
     peer.say(&bytes).await;
     let (told, error) = to_the_end(&mut publisher).await;
     assert_eq!(told, [settled(1, Outcome::Confirmed)]);
-    let PublishError::Closed {
-        what: "channel",
-        code: 404,
-        text,
-    } = &error
-    else {
+    let PublishError::PublicationRefused { code: 404, text } = &error else {
         panic!("{error:?}")
     };
     assert_eq!(text, "NOT_FOUND - no exchange");
@@ -593,7 +588,7 @@ async fn a_text_that_is_cut_within_a_character_is_still_told() {
     peer.say(&bytes).await;
     let (_, error) = to_the_end(&mut publisher).await;
     assert!(
-        matches!(error, PublishError::Closed { code: 404, .. }),
+        matches!(error, PublishError::PublicationRefused { code: 404, .. }),
         "{error:?}"
     );
 }
@@ -630,13 +625,34 @@ fn the_limit_of_a_body_is_read_from_the_brokers_words() {
 }
 
 fn acceptor() -> TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    acceptor_of(builder.with_no_client_auth())
+}
+
+/// A server that ends the connection of a client without a certificate.
+fn strict_acceptor(version: &'static rustls::SupportedProtocolVersion) -> TlsAcceptor {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(include_bytes!("tests/ca.pem")).unwrap();
+    roots.add(ca).unwrap();
+    let roots = Arc::new(roots);
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+    let builder = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .unwrap();
+    acceptor_of(builder.with_client_cert_verifier(verifier.build().unwrap()))
+}
+
+fn acceptor_of(
+    builder: rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>,
+) -> TlsAcceptor {
     let chain = CertificateDer::pem_slice_iter(include_bytes!("tests/server.pem"));
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("tests/server.key")).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
+    let config = builder
         .with_single_cert(chain.map(Result::unwrap).collect(), key)
         .unwrap();
     TlsAcceptor::from(Arc::new(config))
@@ -716,6 +732,25 @@ async fn a_certificate_that_is_not_trusted_is_told_from_a_broker_that_hangs_up()
         panic!("connected, or failed in another way")
     };
     assert!(!error.is_definite(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_broker_that_wants_a_client_certificate_is_told_from_one_that_is_down() {
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = tls_settings(&listener, "localhost", true);
+        let script = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            assert!(strict_acceptor(version).accept(socket).await.is_err());
+        };
+        let (connected, ()) = tokio::join!(RabbitMq::connect(&settings), script);
+        let Err(error @ PublishError::Tls { .. }) = connected else {
+            panic!("connected, or failed in another way")
+        };
+        assert!(error.is_definite());
+        let hint = error.hint();
+        assert!(hint.contains("RELAY_AMQP_CLIENT_CERT_FILE"), "{hint}");
+    }
 }
 
 #[tokio::test]
