@@ -3,6 +3,8 @@
 mod file;
 mod mysql;
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::config::{CheckpointStore, Config};
@@ -52,6 +54,28 @@ pub enum CheckpointError {
         /// Our epoch.
         epoch: u64,
     },
+}
+
+/// A checkpoint that is looked at by somebody who does not take it over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What is stored.
+    pub checkpoint: Checkpoint,
+    /// Host and process that wrote it, where the store has that.
+    pub owner: Option<String>,
+    /// Time since then.
+    pub age: Duration,
+}
+
+/// Reads what is stored, and changes nothing; none before the first start.
+///
+/// # Errors
+/// The store can't be reached or read.
+pub async fn see(config: &Config, session: &mut Session) -> Result<Option<Seen>, CheckpointError> {
+    match &config.checkpoint {
+        CheckpointStore::Mysql => mysql::see(config, session).await,
+        CheckpointStore::File(path) => file::see(&config.name, path).await,
+    }
 }
 
 /// Raises the epoch and reads the position.

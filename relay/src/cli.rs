@@ -1,4 +1,4 @@
-//! The command line: `relay run | migrate | check | config | dlq | prune`, with one flag a setting.
+//! The command line: `relay run | migrate | check | status | config | dlq | prune`, with one flag a setting.
 
 mod actor;
 mod check;
@@ -8,6 +8,7 @@ mod migrate;
 mod print;
 mod prune;
 mod run;
+mod status;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 Examples:
   RELAY_MYSQL_URL=mysql://relay:secret@127.0.0.1:3306/shop relay migrate
   relay check
+  relay status --json
   relay run --config /etc/relay.toml --log-format json";
 
 /// Runs the command of the process's arguments.
@@ -59,6 +61,9 @@ pub fn main() -> ExitCode {
         ("check", _) => load(arguments)
             .and_then(|raw| Ok(Config::from_raw(&raw)?))
             .and_then(|config| check::main(&config, arguments)),
+        ("status", _) => {
+            load_without_broker(arguments).and_then(|config| status::main(&config, arguments))
+        }
         ("migrate", _) => load_without_broker(arguments).and_then(migrate::main),
         _ => load(arguments)
             .and_then(|raw| Ok(Config::from_raw(&raw)?))
@@ -105,6 +110,11 @@ fn command() -> Command {
             },
         ))
         .subcommand(configured(check::command(), |_| true))
+        .subcommand(configured(status::command(), |setting| {
+            about_tables(setting)
+                || ["name", "checkpoint_table", "checkpoint_file", "http_addr"]
+                    .contains(&setting.key)
+        }))
         .subcommand(configured(config::command(), |_| true))
         .subcommand(dlq::command(|command| configured(command, about_tables)))
         .subcommand(configured(prune::command(), |setting| {

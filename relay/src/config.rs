@@ -8,6 +8,7 @@ mod columns;
 mod raw;
 pub mod settings;
 mod tls;
+mod token;
 mod url;
 mod value;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 pub use columns::Columns;
 pub use raw::{ConfigError, Origin, Raw};
+pub use token::AdminToken;
 pub use url::{AmqpUrl, MysqlUrl, Pin};
 pub use value::{Identifier, Template, duration};
 
@@ -194,8 +196,10 @@ pub struct Config {
     pub checkpoint: CheckpointStore,
     /// Shortest time between two checkpoint writes.
     pub checkpoint_interval: Duration,
-    /// Address of `/metrics`, `/livez`, `/readyz`; none turns HTTP off.
+    /// Address of `/metrics`, `/livez`, `/readyz`, `/status`; none turns HTTP off.
     pub http_addr: Option<SocketAddr>,
+    /// What HTTP admin calls need; none turns them off.
+    pub admin_token: Option<AdminToken>,
     /// Log filter, as `tracing` understands it.
     pub log_level: String,
     /// Log format.
@@ -303,6 +307,7 @@ impl Config {
             checkpoint,
             checkpoint_interval: raw.duration("checkpoint_interval")?,
             http_addr: raw.address("http_addr")?,
+            admin_token: raw.admin_token("admin_token_file")?,
             log_level: raw.parsed("log_level", value::log_filter)?,
             log_format: raw.choice(
                 "log_format",

@@ -1,15 +1,18 @@
-//! `/metrics`, `/livez` and `/readyz`, on hyper.
+//! `/metrics`, `/livez`, `/readyz`, `/status` and the admin calls on dead letters, on hyper.
+
+mod admin;
+mod answer;
+mod call;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CACHE_CONTROL};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -17,8 +20,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::config::Config;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::status::Running;
+use admin::Admin;
+use answer::{Answer, of_kind, set, text};
 
 /// Scrapers and probes are few; more than this at once is somebody else.
 const CONNECTIONS: usize = 64;
@@ -28,10 +35,22 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the pages are made of.
 #[derive(Debug, Clone)]
 pub struct Pages {
-    /// Metrics.
-    pub metrics: Arc<Metrics>,
-    /// Readiness.
-    pub health: Arc<Health>,
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    admin: Arc<Admin>,
+}
+
+impl Pages {
+    /// Of one relay.
+    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
+        Self {
+            admin: Arc::new(Admin::new(config.clone(), metrics.clone())),
+            config,
+            metrics,
+            health,
+        }
+    }
 }
 
 /// Takes the address.
@@ -41,7 +60,7 @@ pub struct Pages {
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
-    info!(%address, "serving /metrics, /livez and /readyz");
+    info!(%address, "serving /metrics, /livez, /readyz and /status");
     if !address.ip().is_loopback() {
         warn!(%address, "HTTP is open beyond this machine");
     }
@@ -56,10 +75,10 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
         let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     debug!(%error, "an HTTP connection failed before it began");
                     continue;
@@ -70,8 +89,8 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
         let pages = pages.clone();
         connections.spawn(async move {
             let service = service_fn(|request| {
-                let response = respond(&pages, &request);
-                async move { Ok::<_, Infallible>(response) }
+                let pages = pages.clone();
+                async move { Ok::<_, Infallible>(respond(&pages, request, peer).await) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
             builder
@@ -88,47 +107,46 @@ pub async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken)
     }
 }
 
-fn respond(pages: &Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+async fn respond(pages: &Pages, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+    let path = request.uri().path();
+    if path == "/dlq" || path.starts_with("/dlq/") {
+        let mut answer = pages.admin.respond(request, peer).await;
+        set(&mut answer, CACHE_CONTROL, "no-store");
+        return answer;
+    }
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n");
-        refused
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        set(&mut refused, ALLOW, "GET, HEAD");
         return refused;
     }
-    match request.uri().path() {
+    match path {
         "/livez" => text(StatusCode::OK, "ok\n"),
-        "/readyz" if pages.health.is_standby() => text(
+        "/readyz" => readyz(&pages.health),
+        "/status" => answer::json(&Running::of(&pages.config, &pages.metrics, &pages.health)),
+        "/metrics" => of_kind(
             StatusCode::OK,
-            "ok: standing by, another relay of this name leads\n",
+            "text/plain; version=0.0.4; charset=utf-8",
+            pages.metrics.render(),
         ),
-        "/readyz" => match pages.health.complaints() {
-            complaints if complaints.is_empty() => text(
-                StatusCode::OK,
-                format!("ok\nsource: {}\n", pages.health.source()),
-            ),
-            complaints => text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                complaints.join("\n") + "\n",
-            ),
-        },
-        "/metrics" => {
-            let mut page = text(StatusCode::OK, pages.metrics.render());
-            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            page.headers_mut().insert(CONTENT_TYPE, kind);
-            page
-        }
         _ => text(
             StatusCode::NOT_FOUND,
-            "there are /metrics, /livez and /readyz\n",
+            "there are /metrics, /livez, /readyz, /status and /dlq\n",
         ),
     }
 }
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
+fn readyz(health: &Health) -> Answer {
+    if health.is_standby() {
+        let body = "ok: standing by, another relay of this name leads\n";
+        return text(StatusCode::OK, body);
+    }
+    match health.complaints() {
+        complaints if complaints.is_empty() => {
+            text(StatusCode::OK, format!("ok\nsource: {}\n", health.source()))
+        }
+        complaints => text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            complaints.join("\n") + "\n",
+        ),
+    }
 }

@@ -50,6 +50,7 @@ pub mod relay;
 pub mod retention;
 pub mod route;
 pub mod source;
+pub mod status;
 pub mod table;
 pub mod telemetry;
 pub mod tls;

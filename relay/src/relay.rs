@@ -93,10 +93,11 @@ impl Relay {
         let listener = http::bind(address).await.with_context(|| {
             format!("cannot serve HTTP on {address}; choose another address with RELAY_HTTP_ADDR")
         })?;
-        let pages = Pages {
-            metrics: self.metrics.clone(),
-            health: self.health.clone(),
-        };
+        let pages = Pages::new(
+            self.config.clone(),
+            self.metrics.clone(),
+            self.health.clone(),
+        );
         let serving = http::serve(listener, pages, CancellationToken::new());
         Ok(Some(tokio::spawn(serving)))
     }

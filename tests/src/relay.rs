@@ -287,6 +287,31 @@ impl RelayProcess {
         Ok((response.status().as_u16(), response.text().await?))
     }
 
+    /// Status and body of any call, with that bearer token if there is one.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn call(
+        &self,
+        method: reqwest::Method,
+        path: &str,
+        token: Option<&str>,
+    ) -> Result<(u16, String)> {
+        let mut request = self
+            .http
+            .request(method, format!("http://{}{path}", self.address));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let response = request.send().await?;
+        Ok((response.status().as_u16(), response.text().await?))
+    }
+
+    /// Where it serves HTTP.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// `/metrics`, parsed.
     ///
     /// # Errors

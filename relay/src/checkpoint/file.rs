@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, CheckpointError, parse};
+use super::{Checkpoint, CheckpointError, Seen, parse};
 use crate::position::Position;
 
 #[derive(Serialize, Deserialize)]
@@ -31,6 +31,25 @@ pub(super) async fn take_over(name: &str, path: &Path) -> Result<Checkpoint, Che
     )
     .await?;
     Ok(Checkpoint { epoch, position })
+}
+
+pub(super) async fn see(name: &str, path: &Path) -> Result<Option<Seen>, CheckpointError> {
+    let written = match tokio::fs::metadata(path).await {
+        Ok(metadata) => metadata.modified().map_err(failed("read", path))?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error)),
+    };
+    let Stored { epoch, position } = load(path).await?;
+    let position = position
+        .as_deref()
+        .map(|text| parse(name, text))
+        .transpose()?;
+    Ok(Some(Seen {
+        checkpoint: Checkpoint { epoch, position },
+        owner: None,
+        // A clock that was set back makes no age negative.
+        age: written.elapsed().unwrap_or_default(),
+    }))
 }
 
 pub(super) async fn save(
@@ -134,6 +153,10 @@ mod tests {
             "{error}"
         );
         save("a", &path, 2, Some(&position)).await.unwrap();
+        let seen = see("a", &path).await.unwrap().unwrap();
+        assert_eq!(seen.checkpoint, second);
+        let missing = see("a", &folder.join("none")).await.unwrap();
+        assert_eq!(missing, None);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,6 +1,8 @@
 //! The checkpoint as a row beside the outbox.
 
-use super::{Checkpoint, CheckpointError, owner, parse};
+use std::time::Duration;
+
+use super::{Checkpoint, CheckpointError, Seen, owner, parse};
 use crate::config::Config;
 use crate::mysql::Session;
 use crate::position::Position;
@@ -33,6 +35,30 @@ pub(super) async fn take_over(
         .map(|text| parse(&config.name, &text))
         .transpose()?;
     Ok(Checkpoint { epoch, position })
+}
+
+pub(super) async fn see(
+    config: &Config,
+    session: &mut Session,
+) -> Result<Option<Seen>, CheckpointError> {
+    let select = format!(
+        "SELECT epoch, position, owner, GREATEST(TIMESTAMPDIFF(MICROSECOND, updated_at, NOW(6)), 0) FROM {} WHERE name = ?",
+        config.checkpoint_table.quoted()
+    );
+    let found: Vec<(u64, Option<String>, Option<String>, u64)> = session
+        .rows("read the checkpoint", select, (&config.name,))
+        .await?;
+    let Some((epoch, position, owner, micros)) = found.into_iter().next() else {
+        return Ok(None);
+    };
+    let position = position
+        .map(|text| parse(&config.name, &text))
+        .transpose()?;
+    Ok(Some(Seen {
+        checkpoint: Checkpoint { epoch, position },
+        owner,
+        age: Duration::from_micros(micros),
+    }))
 }
 
 pub(super) async fn save(

@@ -10,6 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::settings::{SETTINGS, find};
+use super::token::AdminToken;
 use super::value;
 
 /// Where a value came from.
@@ -352,6 +353,13 @@ impl Raw {
         let text = std::fs::read_to_string(&path)
             .map_err(|error| self.invalid(key, &error.to_string()))?;
         Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    }
+
+    pub(super) fn admin_token(&self, key: &'static str) -> Result<Option<AdminToken>, ConfigError> {
+        let token = self.secret_file(key)?;
+        token
+            .map(|text| AdminToken::parse(&text).map_err(|why| self.invalid(key, &why)))
+            .transpose()
     }
 
     pub(super) fn address(&self, key: &'static str) -> Result<Option<SocketAddr>, ConfigError> {

@@ -398,7 +398,13 @@ pub const SETTINGS: &[Setting] = &[
         "http_addr",
         Some("127.0.0.1:9464"),
         "ADDRESS:PORT, or off",
-        "Where /metrics, /livez and /readyz are served",
+        "Where /metrics, /livez, /readyz and /status are served",
+    ),
+    setting(
+        "admin_token_file",
+        None,
+        "the path of a file with a token of 16 to 512 visible ASCII characters",
+        "File with the bearer token for the HTTP calls on dead letters; without it they are off",
     ),
     setting(
         "log_level",

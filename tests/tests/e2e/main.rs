@@ -2,6 +2,7 @@
 //!
 //! `cargo test -p tests --test e2e mysql::` runs one half, `… e2e values_arrive` one test on both.
 
+mod admin;
 mod big;
 mod breadth;
 mod check;
