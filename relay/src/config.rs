@@ -6,6 +6,7 @@
 
 mod columns;
 mod raw;
+mod reading;
 pub mod settings;
 mod tls;
 mod token;

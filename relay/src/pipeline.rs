@@ -6,34 +6,34 @@
 mod broker;
 mod circuit;
 mod missing;
+mod outcomes;
 mod settling;
+mod sweeping;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
-use crate::config::{Config, Mark};
-use crate::dead_letter::DeadLetter;
-use crate::event::OutboxEvent;
+use crate::config::Config;
 use crate::health::Health;
 use crate::leader::Lease;
-use crate::ledger::{FailureNote, LedgerError, Receipt, Settlement};
+use crate::ledger::{LedgerError, Receipt, Settlement};
 use crate::metrics::Metrics;
-use crate::position::Position;
-use crate::publish::{Outcome, PublishError, Signal};
+use crate::publish::{PublishError, Signal};
 use crate::route::Router;
 use crate::source::binlog::SourceError;
 use crate::source::sweep::Sweep;
 use crate::source::{Batch, Item};
-use crate::window::{Failure, Slot, Verdict, Window};
+use crate::window::{Slot, Window};
 use broker::{Broker, Change};
-use missing::{Missing, culprit};
+use missing::Missing;
 use settling::Settling;
+use sweeping::{SweepWait, next_sweep};
 
 pub use broker::{Dial, Dialing};
 
@@ -104,14 +104,6 @@ enum Phase {
     Draining {
         deadline: Option<Instant>,
     },
-}
-
-/// A sweeper that waits until everything up to a position is settled and written.
-struct SweepWait {
-    upto: Position,
-    done: oneshot::Sender<()>,
-    /// Of the settlement that has to be written, once everything is settled.
-    ticket: Option<u64>,
 }
 
 /// The state of the loop.
@@ -309,152 +301,12 @@ impl Pipeline {
         }
     }
 
-    /// The broker has closed the channel over a publication. If it can be told which exchange it means, and that is not
-    /// the one that every connection checks, then the events for it have failed, and nothing else is wrong.
-    fn refused(&mut self, code: u16, text: &str) -> bool {
-        let now = Instant::now();
-        let sent: Vec<(u64, Arc<str>)> = self
-            .window
-            .sent_events()
-            .map(|(tag, event)| (tag, self.router.exchange(event)))
-            .filter(|(_, exchange)| !self.router.is_checked(exchange))
-            .collect();
-        let mut candidates: Vec<Arc<str>> = sent.iter().map(|(_, name)| name.clone()).collect();
-        candidates.sort_unstable();
-        candidates.dedup();
-        let Some(exchange) = culprit(text, &candidates) else {
-            return false;
-        };
-        let why = format!("the broker refuses exchange {exchange}: {code} {text}");
-        warn!(error = %why, "rows ask for an exchange that can't be published to; create it, or permit the user to write to it");
-        for (tag, name) in sent {
-            if name == exchange
-                && let Ok(verdict) = self.window.failed(tag, now)
-            {
-                self.decided(verdict, why.clone());
-            }
-        }
-        self.missing.note(exchange, &why, now);
-        self.metrics.reconnects.inc();
-        self.broker.channel_lost(now);
-        self.window.disconnected();
-        self.signals.clear();
-        true
-    }
-
     fn broker_lost(&mut self, why: &str) {
         warn!(error = %why, undecided = self.window.in_flight(), "the broker connection is lost; connecting again");
         self.metrics.reconnects.inc();
         self.broker.lost(why);
         self.window.disconnected();
         self.signals.clear();
-    }
-
-    fn landed(&mut self, tag: u64, outcome: Outcome, now: Instant) {
-        let failure = match outcome {
-            Outcome::Confirmed => None,
-            Outcome::Returned { code, text } => {
-                self.metrics.returned.inc();
-                Some(Failure::Returned { code, text })
-            }
-            Outcome::Nacked => {
-                self.metrics.nacked.inc();
-                Some(Failure::Nacked)
-            }
-        };
-        let verdict = match failure {
-            None => self.window.confirmed(tag),
-            Some(_) => self.window.failed(tag, now),
-        };
-        let why = failure
-            .map(|failure| failure.to_string())
-            .unwrap_or_default();
-        self.broker.outcome();
-        match verdict {
-            Ok(verdict) => self.decided(verdict, why),
-            // After a lost connection its last signals may still name tags that are no longer in flight.
-            Err(unknown) => debug!(%unknown, "a late word from a lost connection"),
-        }
-    }
-
-    fn decided(&mut self, verdict: Verdict, why: String) {
-        match verdict {
-            Verdict::Confirmed(event) => self.confirmed(*event),
-            Verdict::Retry { slot, attempts } => self.retry(slot, attempts, why),
-            Verdict::DeadLetter { slot, attempts } => self.bury(slot, attempts, why),
-        }
-    }
-
-    fn confirmed(&mut self, event: OutboxEvent) {
-        self.metrics.confirmed.inc();
-        if let Some(committed) = event.committed_at {
-            let waited = micros_now().saturating_sub(committed);
-            // Clocks of two machines may disagree by more than the latency.
-            self.metrics
-                .commit_to_confirm
-                .observe(Duration::from_micros(u64::try_from(waited).unwrap_or(0)).as_secs_f64());
-        }
-        if self.config.mark != Mark::None {
-            self.settling.mark(event.id);
-        }
-    }
-
-    fn retry(&mut self, slot: Slot, attempts: u32, error: String) {
-        let Some(event) = self.window.event(slot) else {
-            return;
-        };
-        debug!(event = %event.id, attempts, %error, "an event failed and will be tried again");
-        if attempts == 1 {
-            warn!(event = %event.id, event_type = %event.event_type, %error, "an event failed; it is tried again with a growing delay, and its aggregate waits for it");
-        }
-        self.settling.fail(FailureNote {
-            id: event.id.clone(),
-            attempts,
-            error,
-        });
-    }
-
-    fn bury(&mut self, slot: Slot, attempts: u32, error: String) {
-        let Some(event) = self.window.event(slot) else {
-            return;
-        };
-        warn!(event = %event.id, event_type = %event.event_type, attempts, %error, "an event is given up and becomes a dead letter");
-        let letter = DeadLetter::of(event, attempts, error);
-        self.settling.bury(slot, letter);
-    }
-
-    fn swept(&mut self, sweep: Sweep) {
-        match sweep {
-            Sweep::Settle { upto, done } => {
-                self.sweep = Some(SweepWait {
-                    upto,
-                    done,
-                    ticket: None,
-                });
-            }
-            Sweep::Publish(events) => {
-                for event in events {
-                    self.window.push_event(event);
-                }
-            }
-        }
-    }
-
-    /// Tells the sweeper when everything up to its position is settled, and the marks of that are written.
-    fn answer_sweeper(&mut self) {
-        let Some(wait) = &mut self.sweep else {
-            return;
-        };
-        if wait.ticket.is_none() && self.window.watermark().reaches(&wait.upto) {
-            wait.ticket = Some(self.settling.ticket());
-        }
-        let written = |ticket| self.settling.has_written(ticket);
-        if wait.ticket.is_some_and(written)
-            && let Some(wait) = self.sweep.take()
-            && wait.done.send(()).is_err()
-        {
-            debug!("the sweeper has given up waiting");
-        }
     }
 
     fn settled(&mut self, receipt: &Receipt) {
@@ -522,19 +374,6 @@ impl Pipeline {
         self.metrics
             .window
             .set(i64::try_from(self.window.len()).unwrap_or(i64::MAX));
-    }
-}
-
-/// The sweeper's next word; none ever where there is no sweeper.
-async fn next_sweep(sweeps: &mut Option<mpsc::Receiver<Sweep>>) -> Sweep {
-    loop {
-        match sweeps {
-            Some(open) => match open.recv().await {
-                Some(sweep) => return sweep,
-                None => *sweeps = None,
-            },
-            None => std::future::pending().await,
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod binlog;
 pub mod claim;
+pub mod poll;
 mod select;
 mod snapshot;
 pub mod supervisor;

@@ -17,7 +17,8 @@ use crate::publish::log::LogPublisher;
 use crate::publish::rabbitmq::{RabbitMq, RabbitSettings};
 use crate::source::Batch;
 use crate::source::binlog::{Reader, SourceError, Start};
-use crate::source::claim::{self, Poller};
+use crate::source::claim;
+use crate::source::poll::Poller;
 use crate::source::supervisor;
 use crate::source::sweep::{self, Sweep, Sweeper};
 

@@ -7,25 +7,29 @@
 //! count, and the position that a checkpoint may take stays before them.
 
 mod group;
+mod plan;
 mod prepared;
+mod statement;
 
 use std::sync::Arc;
 
 use mysql_common::binlog::events::{Event, GtidEvent};
 
 use super::decode::{
-    ColumnRef, DecodeError, Gtid, MariaDbGtidEvent, Query, Rotate, RowPlan, RowsEvent, TableMap,
-    TableName, XaPrepare, XaStatement, XaVerb, event_type, uncompress_query, uncompress_rows,
+    DecodeError, Gtid, MariaDbGtidEvent, Query, Rotate, RowPlan, RowsEvent, TableName, XaPrepare,
+    XaStatement, XaVerb, event_type, uncompress_query, uncompress_rows,
 };
 use super::{Batch, Item, SourceError};
-use crate::catalogue::{Catalogue, Fields, Finish};
+use crate::catalogue::{Catalogue, Finish};
 use crate::config::{Columns, Config};
 use crate::event::{OutboxEvent, Row};
 use crate::mysql::Server;
 use crate::position::{MariaDbGtid, Position, Source, Step};
 use crate::source::snapshot::finds_only_unpublished;
 use group::{Group, Identity};
+use plan::Plan;
 use prepared::Prepared;
+use statement::{after, inserts_into};
 
 /// `XID_EVENT`: the commit of a transaction.
 const XID: u8 = 16;
@@ -41,14 +45,6 @@ const GTID_TAGGED: u8 = 42;
 /// `database.table` of the outbox.
 pub(super) fn table_name(config: &Config) -> String {
     format!("{}.{}", config.mysql.database(), config.table.as_str())
-}
-
-struct Plan {
-    /// The TABLE_MAP that it was made for.
-    map: Vec<u8>,
-    table_id: u64,
-    /// How to read its rows; or why they can't be read, which matters only once there are some.
-    rows: Result<(RowPlan, Finish), String>,
 }
 
 /// Where reading stands, and what is known there.
@@ -444,71 +440,15 @@ impl Tail {
         if self.plan.as_ref().is_some_and(|plan| plan.map == data) {
             return Ok(());
         }
-        let rows = match TableMap::parse(data) {
-            Ok(map) => self.plan_of(&map, timestamp),
-            Err(error) => Err(error.to_string()),
-        };
-        self.plan = Some(Plan {
-            map: data.to_vec(),
-            table_id: name.table_id,
-            rows,
-        });
+        let plan = Plan::new(
+            data,
+            name.table_id,
+            timestamp,
+            self.catalogue.as_ref(),
+            &self.columns,
+        );
+        self.plan = Some(plan);
         Ok(())
-    }
-
-    /// Which columns hold the fields: by the names in the binlog, or by those of the catalogue where the table is
-    /// surely the same as then.
-    fn plan_of(&self, map: &TableMap, timestamp: u32) -> Result<(RowPlan, Finish), String> {
-        let nothing = Catalogue::default();
-        let catalogue = self.catalogue.as_ref().unwrap_or(&nothing);
-        let named = map.columns.iter().all(|column| column.name.is_some());
-        let fields = if named {
-            let names = map
-                .columns
-                .iter()
-                .map(|column| column.name.as_deref().unwrap_or_default());
-            Fields::locate(&self.columns, names)
-        } else if catalogue.describes(&map.columns, timestamp) {
-            let names = catalogue.columns.iter().map(|column| column.name.as_str());
-            Fields::locate(&self.columns, names)
-        } else {
-            return Err(format!(
-                "the table {}.{} was altered after these rows were written, and the binlog does not name its columns (SET GLOBAL binlog_row_metadata = 'FULL' lets it name them from now on)",
-                map.schema, map.table
-            ));
-        };
-        let fields = fields
-            .map_err(|missing| format!("the table {}.{} {missing}", map.schema, map.table))?;
-        let finish = Finish::new(&fields, catalogue, &self.columns);
-        let refs = fields
-            .places()
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, place)| {
-                let place = (*place).filter(|_| !finish.is_twin(slot))?;
-                let column = ColumnRef::new(place, slot);
-                // The declaration fills in what the binlog leaves out; by name, since columns may have moved since.
-                let name = map
-                    .columns
-                    .get(place)
-                    .and_then(|column| column.name.as_deref());
-                let declared = match name {
-                    Some(name) => catalogue
-                        .columns
-                        .iter()
-                        .find(|other| other.name.eq_ignore_ascii_case(name)),
-                    None => catalogue.columns.get(place),
-                };
-                Some(match declared {
-                    Some(other) => {
-                        column.declared_as(&other.definition, other.character_set.as_deref())
-                    }
-                    None => column,
-                })
-            });
-        let wanted: Vec<ColumnRef> = refs.collect();
-        let plan = RowPlan::new(map, &wanted).map_err(|error| error.to_string())?;
-        Ok((plan, finish))
     }
 
     fn rows(&mut self, kind: u8, data: &[u8], out: &mut Batch) -> Result<(), SourceError> {
@@ -612,48 +552,6 @@ impl Tail {
     }
 }
 
-/// What follows a word at the beginning of a statement, whatever its case.
-fn after<'a>(sql: &'a [u8], word: &str) -> Option<&'a [u8]> {
-    let (head, rest) = sql.split_at_checked(word.len())?;
-    head.eq_ignore_ascii_case(word.as_bytes()).then_some(rest)
-}
-
 fn micros(commit: u64) -> Option<i64> {
     i64::try_from(commit).ok().filter(|micros| *micros > 0)
-}
-
-/// Whether a statement is one that inserts, and names the table.
-fn inserts_into(sql: &[u8], table: &[u8]) -> bool {
-    let inserts = ["INSERT", "REPLACE", "LOAD"]
-        .iter()
-        .any(|word| after(sql, word).is_some());
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
-    inserts
-        && sql
-            .split(|byte| !is_name(byte))
-            .any(|word| word.eq_ignore_ascii_case(table))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statements_that_insert_into_the_table() {
-        for (sql, does) in [
-            ("INSERT INTO outbox_events (id) VALUES (1)", true),
-            ("insert ignore `shop`.`Outbox_Events` values (1)", true),
-            ("REPLACE INTO outbox_events VALUES (1)", true),
-            ("LOAD DATA INFILE 'x' INTO TABLE `outbox_events`", true),
-            ("INSERT INTO outbox_events_old VALUES (1)", false),
-            ("UPDATE outbox_events SET status = 'PUBLISHED'", false),
-            ("DELETE FROM outbox_events", false),
-        ] {
-            assert_eq!(
-                inserts_into(sql.as_bytes(), b"outbox_events"),
-                does,
-                "{sql}"
-            );
-        }
-    }
 }
