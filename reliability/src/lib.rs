@@ -1,5 +1,5 @@
 //! Patterns that let an application on MySQL keep its promises: a transactional outbox and inbox, migrations that many
-//! processes may run, transactions that survive deadlocks, delays between attempts.
+//! processes may run, transactions that survive deadlocks, idempotent requests, circuit breakers and their companions.
 //!
 //! ```text
 //!  producer:  one transaction: business rows + outbox row ──▶ relay ──▶ broker
@@ -12,6 +12,7 @@
 //! # What is where
 //!
 //! - [`outbox`]: events written inside the caller's transaction.
+//! - [`idempotency`]: requests that take effect once, however often a client repeats them.
 //! - [`inbox`]: events processed once, inside the consumer's transaction.
 //! - [`mysql`]: a pool, and transactions that are run again as a whole after a deadlock or lock timeout.
 //! - [`migrate`]: the tables of this library and of its users.
@@ -23,6 +24,7 @@
 //! delivers it · **claim** the first to insert the inbox row owns the event · **attempt** one run of a transaction's
 //! closure, from its first statement.
 
+pub mod idempotency;
 pub mod inbox;
 pub mod migrate;
 pub mod mysql;

@@ -50,6 +50,13 @@ pub const DEAD_LETTER_KEY: Migration = Migration {
     sql: include_str!("../../migrations/0004_dead_letter_key.sql"),
 };
 
+/// Scopes, exact answers and ends of idempotency keys. Goes with [`RELIABILITY`].
+pub const IDEMPOTENCY_KEYS: Migration = Migration {
+    version: 6,
+    name: "idempotency_keys",
+    sql: include_str!("../../migrations/0006_idempotency_keys.sql"),
+};
+
 /// A script that is run once in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migration {

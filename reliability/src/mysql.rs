@@ -198,6 +198,12 @@ impl Database {
         self.contention.lock_timeouts.load(Ordering::Relaxed)
     }
 
+    /// Its bounds.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// User, host, port and database.
     #[must_use]
     pub fn server(&self) -> &str {

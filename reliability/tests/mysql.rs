@@ -1,38 +1,23 @@
 //! The library on real servers: MySQL and MariaDB, each test in a database of its own.
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use mysql_async::Opts;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, Opts, OptsBuilder};
 use reliability::inbox::{self, Claim, Event, InboxError};
 use reliability::migrate::{self, MigrateError, Migration};
 use reliability::mysql::IsolationLevel::ReadCommitted;
-use reliability::mysql::{ConnectError, Database, MysqlUrl, Settings, TransactionError};
+use reliability::mysql::{ConnectError, Database, Settings, TransactionError};
 use reliability::outbox::{self, Inserted, NewEvent, OutboxError};
 use serde_json::{Value, json};
+use support::{Place, connect, on_both_servers};
 use tokio::sync::Barrier;
 use tokio::time::{sleep, timeout};
-
-/// The same tests on both servers.
-macro_rules! on_both_servers {
-    ($($name:ident)*) => {
-        mod mysql {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() -> anyhow::Result<()> {
-                super::in_own_database("MYSQL_URL", stringify!($name), super::$name).await
-            })*
-        }
-        mod mariadb {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() -> anyhow::Result<()> {
-                super::in_own_database("MARIADB_URL", stringify!($name), super::$name).await
-            })*
-        }
-    };
-}
 
 on_both_servers! {
     migrations_run_once
@@ -55,69 +40,6 @@ on_both_servers! {
     a_lost_commit_is_unknown_and_not_retried
     a_slow_transaction_is_rolled_back
     connection_errors_say_what_and_where
-}
-
-/// A database on one of the servers.
-struct Place {
-    url: MysqlUrl,
-    text: String,
-}
-
-async fn in_own_database<F>(variable: &str, test: &str, body: fn(Place) -> F) -> Result<()>
-where
-    F: Future<Output = Result<()>>,
-{
-    let server = std::env::var(variable).with_context(|| {
-        format!(
-            "{variable} is not set: run `make test`, or scripts/services up and eval \"$(scripts/services env)\""
-        )
-    })?;
-    // Within the 64 characters of a name.
-    let name = format!("rel_{}_{:.48}", std::process::id(), test);
-    let (base, query) = server.split_once('?').unwrap_or((server.as_str(), ""));
-    let authority = base.split('/').nth(2).context("the URL has no host")?;
-    let text = format!("mysql://{authority}/{name}?{query}");
-    let url: MysqlUrl = text.parse()?;
-    let mut admin = connect(Opts::from_url(&server)?).await?;
-    admin
-        .query_drop(format!("CREATE DATABASE `{name}` CHARACTER SET utf8mb4"))
-        .await?;
-    let outcome = body(Place { url, text }).await;
-    admin.query_drop(format!("DROP DATABASE `{name}`")).await?;
-    admin.disconnect().await?;
-    outcome
-}
-
-async fn connect(opts: Opts) -> Result<Conn> {
-    let opts = OptsBuilder::from_opts(opts).prefer_socket(false);
-    Conn::new(opts)
-        .await
-        .context("cannot connect: run scripts/services up")
-}
-
-impl Place {
-    async fn connect(&self) -> Result<Conn> {
-        connect(self.url.options().into()).await
-    }
-
-    /// With the library's tables and one of the tests' own.
-    async fn database(&self, settings: Settings) -> Result<Database> {
-        let mut conn = self.connect().await?;
-        migrate::run(&mut conn, &[migrate::OUTBOX, migrate::RELIABILITY]).await?;
-        conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0)")
-            .await?;
-        conn.query_drop("INSERT INTO t (id) VALUES (1), (2)")
-            .await?;
-        conn.disconnect().await?;
-        Ok(Database::new(&self.url, settings))
-    }
-
-    async fn number(&self, sql: &str) -> Result<u64> {
-        let mut conn = self.connect().await?;
-        let number: Option<u64> = conn.query_first(sql).await?;
-        conn.disconnect().await?;
-        number.context("no row")
-    }
 }
 
 fn event<'a>(key: &'a str, payload: &'a Value) -> NewEvent<'a, Value> {
@@ -722,10 +644,11 @@ async fn connection_errors_say_what_and_where(place: Place) -> Result<()> {
     drop(loan);
     database.close().await?;
 
-    let (_, rest) = place.text.split_once('@').context("no user")?;
-    let user = place.url.user();
+    let options = Opts::from(place.url.options());
+    let (host, port) = (options.ip_or_hostname(), options.tcp_port());
+    let (user, name) = (place.url.user(), place.url.database());
     let wrong = Database::new(
-        &format!("mysql://{user}:s3cret@{rest}").parse()?,
+        &format!("mysql://{user}:s3cret@{host}:{port}/{name}").parse()?,
         brisk.clone(),
     );
     let error = wrong.connection().await.err().context("it succeeded")?;

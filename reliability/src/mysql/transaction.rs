@@ -222,7 +222,7 @@ impl Database {
     }
 
     /// Whether the transaction stood in the way of others; counted.
-    fn is_contention(&self, code: Option<u16>) -> bool {
+    pub(crate) fn is_contention(&self, code: Option<u16>) -> bool {
         let counter = match code {
             Some(DEADLOCK) => &self.contention.deadlocks,
             Some(LOCK_WAIT_TIMEOUT) => &self.contention.lock_timeouts,

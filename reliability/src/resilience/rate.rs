@@ -45,7 +45,6 @@ struct Bucket {
     tolerance: Duration,
     /// When the bucket will be full but for one interval's worth (the "theoretical arrival time" of GCRA).
     full_at: Instant,
-    paused_until: Option<Instant>,
     waiting: u32,
 }
 
@@ -59,7 +58,6 @@ impl RateLimiter {
             interval,
             tolerance: interval.saturating_mul(burst.max(1) - 1),
             full_at: Instant::now(),
-            paused_until: None,
             waiting: 0,
         };
         Self {
@@ -118,11 +116,8 @@ impl RateLimiter {
     /// A pause never ends an earlier one.
     pub fn pause_until(&self, until: Instant) {
         let mut bucket = self.lock();
-        if bucket.paused_until.is_none_or(|paused| paused < until) {
-            bucket.paused_until = Some(until);
-            // One token left, so that no burst follows.
-            bucket.full_at = bucket.full_at.max(until + bucket.tolerance);
-        }
+        // As if all tokens but the one of that moment were taken: no burst follows.
+        bucket.full_at = bucket.full_at.max(until + bucket.tolerance);
     }
 
     /// How many wait for a token.
@@ -153,7 +148,7 @@ impl Bucket {
         let now = Instant::now();
         let tokens = self.full_at.max(now) + self.interval.saturating_mul(before);
         let due = tokens.checked_sub(self.tolerance).unwrap_or(now);
-        due.max(now).max(self.paused_until.unwrap_or(now))
+        due.max(now)
     }
 
     /// Takes a token, or says when there is one.
