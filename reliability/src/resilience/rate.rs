@@ -73,7 +73,7 @@ impl RateLimiter {
     pub fn try_acquire(&self) -> Result<(), RateLimited> {
         let Ok(_turn) = self.turn.try_acquire() else {
             let bucket = self.lock();
-            return Err(limited(bucket.due(bucket.waiting)));
+            return Err(limited(bucket.due(Instant::now(), bucket.waiting)));
         };
         self.lock().take().map_err(limited)
     }
@@ -86,10 +86,11 @@ impl RateLimiter {
     /// # Errors
     /// No token within `wait`.
     pub async fn acquire(&self, wait: Duration) -> Result<(), RateLimited> {
-        let deadline = Instant::now() + wait;
+        let now = Instant::now();
+        let deadline = now + wait;
         let _waiter = {
             let mut bucket = self.lock();
-            let due = bucket.due(bucket.waiting);
+            let due = bucket.due(now, bucket.waiting);
             if due > deadline {
                 return Err(limited(due));
             }
@@ -97,7 +98,7 @@ impl RateLimiter {
             Waiter(&self.bucket)
         };
         let Ok(Ok(_turn)) = timeout_at(deadline, self.turn.acquire()).await else {
-            return Err(limited(self.lock().due(0)));
+            return Err(limited(self.lock().due(Instant::now(), 0)));
         };
         loop {
             let due = match self.lock().take() {
@@ -144,8 +145,7 @@ fn limited(due: Instant) -> RateLimited {
 
 impl Bucket {
     /// When a token is there for one who has so many before him.
-    fn due(&self, before: u32) -> Instant {
-        let now = Instant::now();
+    fn due(&self, now: Instant, before: u32) -> Instant {
         let tokens = self.full_at.max(now) + self.interval.saturating_mul(before);
         let due = tokens.checked_sub(self.tolerance).unwrap_or(now);
         due.max(now)
@@ -154,7 +154,7 @@ impl Bucket {
     /// Takes a token, or says when there is one.
     fn take(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
-        let due = self.due(0);
+        let due = self.due(now, 0);
         if due > now {
             return Err(due);
         }
@@ -188,6 +188,15 @@ mod tests {
     /// Ten a second.
     fn limiter(burst: u32) -> RateLimiter {
         RateLimiter::per_second(10.0, burst)
+    }
+
+    #[tokio::test]
+    async fn a_running_clock_gives_tokens_too() {
+        let limiter = RateLimiter::per_second(1000.0, 2);
+        limiter.try_acquire().unwrap();
+        for _ in 0..3 {
+            limiter.acquire(LONG).await.unwrap();
+        }
     }
 
     #[tokio::test(start_paused = true)]
