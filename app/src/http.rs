@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use mysql_async::prelude::Queryable as _;
+use reliability::idempotency::Idempotency;
 use reliability::mysql::{Database, server_code};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -31,6 +32,7 @@ const LOOK: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) database: Database,
+    pub(crate) idempotency: Idempotency,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) readiness: Arc<Readiness>,
 }
@@ -142,7 +144,8 @@ pub(crate) async fn ready_for_sql(database: &Database) -> Result<(), String> {
 }
 
 async fn tables(database: &Database) -> Result<(), String> {
-    let look = "SELECT 1 FROM orders, order_items, outbox_events, inbox_events LIMIT 0";
+    // The scope came with the last of the migrations that the API needs.
+    let look = "SELECT scope FROM orders, order_items, outbox_events, inbox_events, idempotency_keys LIMIT 0";
     let said = |error: anyhow::Error| chain(error.as_ref());
     let mut conn = database
         .connection()
@@ -151,9 +154,9 @@ async fn tables(database: &Database) -> Result<(), String> {
     conn.query_drop(look)
         .await
         .map_err(|error| match server_code(&error) {
-            // ER_NO_SUCH_TABLE
-            Some(1146) => format!(
-                "tables are missing in {}; run: app migrate",
+            // ER_NO_SUCH_TABLE, ER_BAD_FIELD_ERROR
+            Some(1146 | 1054) => format!(
+                "tables are missing or old in {}; run: app migrate",
                 database.server()
             ),
             _ => said(

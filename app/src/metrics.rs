@@ -5,6 +5,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TextEncoder,
 };
+use reliability::idempotency::{Counts, Idempotency};
 use reliability::mysql::Database;
 
 /// From a fast insert to the longest request, in seconds.
@@ -36,21 +37,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// All at zero; the contention of transactions is read from `database`.
-    pub(crate) fn new(database: &Database) -> Result<Self, prometheus::Error> {
+    /// All at zero; what the library counts is read from it.
+    pub(crate) fn new(
+        database: &Database,
+        idempotency: &Idempotency,
+    ) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let r = &registry;
-        let contention = |name, help, read| Contention::register(r, name, help, database, read);
-        contention(
-            "mysql_deadlocks_total",
-            "Transactions that ended in a deadlock (error 1213) and were rolled back",
-            Database::deadlocks,
-        )?;
-        contention(
-            "mysql_lock_timeouts_total",
-            "Transactions that waited too long for a lock (error 1205) and were rolled back",
-            Database::lock_timeouts,
-        )?;
+        register_contention(r, database)?;
+        register_idempotency(r, idempotency)?;
         let requests = IntCounterVec::new(
             Opts::new("http_requests_total", "HTTP requests answered"),
             &["route", "status"],
@@ -106,21 +101,19 @@ fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, pr
 }
 
 /// A counter that the library keeps.
-struct Contention {
+struct Kept {
     description: Desc,
     name: &'static str,
     help: &'static str,
-    database: Database,
-    read: fn(&Database) -> u64,
+    read: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl Contention {
+impl Kept {
     fn register(
         registry: &Registry,
         name: &'static str,
         help: &'static str,
-        database: &Database,
-        read: fn(&Database) -> u64,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
         let description = Desc::new(
             name.to_owned(),
@@ -128,18 +121,16 @@ impl Contention {
             Vec::new(),
             Default::default(),
         )?;
-        let database = database.clone();
         registry.register(Box::new(Self {
             description,
             name,
             help,
-            database,
-            read,
+            read: Box::new(read),
         }))
     }
 }
 
-impl Collector for Contention {
+impl Collector for Kept {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.description]
     }
@@ -148,9 +139,71 @@ impl Collector for Contention {
         let Ok(counter) = IntCounter::new(self.name, self.help) else {
             return Vec::new();
         };
-        counter.inc_by((self.read)(&self.database));
+        counter.inc_by((self.read)());
         counter.collect()
     }
+}
+
+fn register_contention(registry: &Registry, database: &Database) -> Result<(), prometheus::Error> {
+    let (one, other) = (database.clone(), database.clone());
+    Kept::register(
+        registry,
+        "mysql_deadlocks_total",
+        "Transactions that ended in a deadlock (error 1213) and were rolled back",
+        move || one.deadlocks(),
+    )?;
+    Kept::register(
+        registry,
+        "mysql_lock_timeouts_total",
+        "Transactions that waited too long for a lock (error 1205) and were rolled back",
+        move || other.lock_timeouts(),
+    )
+}
+
+fn register_idempotency(registry: &Registry, keys: &Idempotency) -> Result<(), prometheus::Error> {
+    type Read = fn(&Counts) -> u64;
+    let counters: [(&str, &str, Read); 7] = [
+        (
+            "idempotency_claimed_total",
+            "Idempotency keys claimed by a request",
+            |counts| counts.claimed,
+        ),
+        (
+            "idempotency_taken_over_total",
+            "Idempotency keys claimed from a request whose lease was over",
+            |counts| counts.taken_over,
+        ),
+        (
+            "idempotency_replays_total",
+            "Requests answered with the stored answer of their idempotency key",
+            |counts| counts.replayed,
+        ),
+        (
+            "idempotency_conflicts_total",
+            "Requests refused because one with their idempotency key was in progress",
+            |counts| counts.in_progress,
+        ),
+        (
+            "idempotency_mismatches_total",
+            "Requests refused because their idempotency key belongs to another request",
+            |counts| counts.mismatched,
+        ),
+        (
+            "idempotency_fenced_total",
+            "Transactions rolled back because their idempotency key was taken over",
+            |counts| counts.fenced,
+        ),
+        (
+            "idempotency_released_total",
+            "Idempotency keys given back without an answer",
+            |counts| counts.released,
+        ),
+    ];
+    for (name, help, read) in counters {
+        let keys = keys.clone();
+        Kept::register(registry, name, help, move || read(&keys.counts()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -160,7 +213,9 @@ mod tests {
     #[test]
     fn every_metric_shows() {
         let url = "mysql://u:p@127.0.0.1:1/d".parse().unwrap();
-        let metrics = Metrics::new(&Database::new(&url, Default::default())).unwrap();
+        let database = Database::new(&url, Default::default());
+        let keys = Idempotency::new(database.clone(), Default::default());
+        let metrics = Metrics::new(&database, &keys).unwrap();
         metrics
             .requests
             .with_label_values(&["/orders", "201"])
@@ -173,6 +228,13 @@ mod tests {
         for line in [
             "mysql_deadlocks_total 0",
             "mysql_lock_timeouts_total 0",
+            "idempotency_claimed_total 0",
+            "idempotency_taken_over_total 0",
+            "idempotency_replays_total 0",
+            "idempotency_conflicts_total 0",
+            "idempotency_mismatches_total 0",
+            "idempotency_fenced_total 0",
+            "idempotency_released_total 0",
             "http_requests_total{route=\"/orders\",status=\"201\"} 1",
             "http_request_duration_seconds_count{route=\"/orders\"} 1",
             "app_events_received_total 0",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use reliability::idempotency::{self, Idempotency};
 use reliability::mysql::{Database, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -18,6 +19,8 @@ use crate::metrics::Metrics;
 use crate::worker::Worker;
 use crate::{api, cli, http, load, migrate, telemetry};
 
+/// How often expired idempotency keys are looked for.
+const CLEAN: Duration = Duration::from_secs(60);
 /// Longest wait for connections to close at the end.
 const CLOSE: Duration = Duration::from_secs(5);
 
@@ -83,6 +86,7 @@ async fn act(action: Action) -> Result<ExitCode> {
 /// What the servers of one process share.
 struct Scene {
     database: Database,
+    idempotency: Idempotency,
     metrics: Arc<Metrics>,
 }
 
@@ -94,10 +98,12 @@ impl Scene {
             ..Settings::default()
         };
         let database = Database::new(&mysql.url, settings);
-        let metrics = Metrics::new(&database).context("cannot set up the metrics")?;
+        let idempotency = Idempotency::new(database.clone(), idempotency::Settings::default());
+        let metrics = Metrics::new(&database, &idempotency).context("cannot set up the metrics")?;
         info!(version = env!("CARGO_PKG_VERSION"), mysql = %mysql.url, "starting");
         Ok(Self {
             database,
+            idempotency,
             metrics: Arc::new(metrics),
         })
     }
@@ -113,13 +119,17 @@ impl Scene {
         let listener = http::bind(address, variable).await?;
         let shared = http::Shared {
             database: self.database.clone(),
+            idempotency: self.idempotency.clone(),
             metrics: self.metrics.clone(),
             readiness,
         };
         if let Err(reason) = http::ready_for_sql(&shared.database).await {
             warn!(reason, "not ready yet");
         }
-        http::serve(listener, router(shared), stop).await
+        tokio::select! {
+            served = http::serve(listener, router(shared), stop) => served,
+            never = self.idempotency.keep_clean(CLEAN) => match never {},
+        }
     }
 
     /// A worker, and the pages beside it; if one of them ends, so does the other.
@@ -155,6 +165,10 @@ impl Scene {
     }
 
     async fn close(self) {
+        // Requests whose clients are gone are still worked on.
+        if timeout(CLOSE, self.idempotency.idle()).await.is_err() {
+            warn!(after = ?CLOSE, "requests in progress were cut off");
+        }
         match timeout(CLOSE, self.database.close()).await {
             Ok(Ok(())) => info!("stopped"),
             Ok(Err(error)) => warn!(%error, "stopped; the connections to MySQL did not close well"),

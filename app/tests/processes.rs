@@ -209,7 +209,15 @@ async fn an_order_and_its_event_are_one() -> Result<()> {
     let order = json!({"customer_id": 7, "items": [
         {"sku": "A-1", "qty": 2, "price_cents": 1500}, {"sku": "B", "qty": 1, "price_cents": 1},
     ]});
-    let answer = http.post(&page).json(&order).send().await?;
+    let place = async || {
+        let key = uuid::Uuid::new_v4().to_string();
+        http.post(&page)
+            .header("Idempotency-Key", key)
+            .json(&order)
+            .send()
+            .await
+    };
+    let answer = place().await?;
     assert_eq!(answer.status(), 201);
     assert_eq!(answer.headers()["location"], "/orders/1");
     let body: Value = answer.json().await?;
@@ -241,7 +249,7 @@ async fn an_order_and_its_event_are_one() -> Result<()> {
     // Refused by the server at the last of the three inserts: nothing stays.
     conn.query_drop("RENAME TABLE outbox_events TO elsewhere")
         .await?;
-    assert_eq!(http.post(&page).json(&order).send().await?.status(), 503);
+    assert_eq!(place().await?.status(), 503);
     conn.query_drop("RENAME TABLE elsewhere TO outbox_events")
         .await?;
     conn.disconnect().await?;
@@ -249,11 +257,11 @@ async fn an_order_and_its_event_are_one() -> Result<()> {
     assert_eq!(scene.number("SELECT COUNT(*) FROM order_items").await?, 2);
     // MySQL away: said so, and nothing hangs; back again: served again.
     scene.mysql.cut();
-    let answer = http.post(&page).json(&order).send().await?;
+    let answer = place().await?;
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.headers()["retry-after"], "1");
     scene.mysql.mend();
-    assert_eq!(http.post(&page).json(&order).send().await?.status(), 201);
+    assert_eq!(place().await?.status(), 201);
     api.stop().await?;
     scene.end().await
 }
@@ -272,6 +280,7 @@ async fn a_killed_api_leaves_whole_orders() -> Result<()> {
             let mut placed = 0_u64;
             while http
                 .post(&page)
+                .header("Idempotency-Key", uuid::Uuid::new_v4().to_string())
                 .json(&order)
                 .send()
                 .await

@@ -4,18 +4,17 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use reliability::mysql::IsolationLevel::ReadCommitted;
+use reliability::idempotency::http::IdempotentRequest;
+use reliability::idempotency::{self, Answer, Ticket, WorkError};
 use reliability::mysql::TransactionError;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::{error, warn};
 
-use super::BODY_MAX;
 use super::problem::Problem;
 use crate::http::Shared;
 use crate::orders::store::{self, StoreError};
@@ -25,43 +24,53 @@ use crate::telemetry::chain;
 /// Longest read of an order.
 const READ: Duration = Duration::from_secs(5);
 
-/// Places an order.
+/// Places an order: once for each idempotency key, whatever becomes of the client.
+///
+/// What is wrong with the request in itself is told before the key is claimed.
 pub(super) async fn create(
     State(shared): State<Shared>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
-    if !is_json(&headers) {
+    request: Result<IdempotentRequest, idempotency::http::Problem>,
+) -> Result<Response, Response> {
+    let request = request.map_err(IntoResponse::into_response)?;
+    let order = read(&request).map_err(IntoResponse::into_response)?;
+    Ok(request
+        .answer(&shared.idempotency, move |ticket| place(ticket, order))
+        .await)
+}
+
+fn read(request: &IdempotentRequest) -> Result<NewOrder, Problem> {
+    if !is_json(request.headers()) {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "the header Content-Type must be application/json",
         ));
     }
-    let body = body.map_err(|rejection| match rejection.status() {
-        status @ StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
-            status,
-            format!("the body must have at most {BODY_MAX} bytes"),
-        ),
-        status => Problem::new(status, rejection.body_text()),
-    })?;
-    let body: Value = serde_json::from_slice(&body).map_err(|error| {
+    let body: Value = serde_json::from_slice(request.body()).map_err(|error| {
         Problem::new(
             StatusCode::BAD_REQUEST,
             format!("the body is not JSON: {error}"),
         )
     })?;
-    let order = NewOrder::parse(&body).map_err(Problem::invalid)?;
-    let total_cents = order.total_cents;
-    let id = shared
-        .database
-        .transaction(ReadCommitted, async move |tx| {
-            store::create(tx, &order).await
+    NewOrder::parse(&body).map_err(Problem::invalid)
+}
+
+/// The order, its event and the answer for its key, in one transaction.
+async fn place(ticket: Ticket, order: NewOrder) -> Response {
+    let placed = ticket
+        .run(async move |tx| {
+            let id = store::create(tx, &order).await?;
+            let body = json!({ "id": id, "status": CREATED, "total_cents": order.total_cents });
+            Ok::<_, StoreError>(
+                Answer::new(StatusCode::CREATED.as_u16(), body.to_string())
+                    .with_header("content-type", "application/json")
+                    .with_header("location", format!("/orders/{id}")),
+            )
         })
-        .await
-        .map_err(failed)?;
-    let location = [(header::LOCATION, format!("/orders/{id}"))];
-    let body = Json(json!({ "id": id, "status": CREATED, "total_cents": total_cents }));
-    Ok((StatusCode::CREATED, location, body).into_response())
+        .await;
+    match placed {
+        Ok(answer) => answer.into_response(),
+        Err(failure) => failed(&failure).into_response(),
+    }
 }
 
 /// Shows an order.
@@ -109,15 +118,16 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
-fn failed(failure: TransactionError<StoreError>) -> Problem {
+fn failed(failure: &TransactionError<WorkError<StoreError>>) -> Problem {
     if failure.outcome_unknown() {
-        error!(error = %chain(&failure), "outcome of an order unknown");
+        error!(error = %chain(failure), "outcome of an order unknown");
         return Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "the connection was lost at the last moment: the order may have been placed or not",
+            "the connection was lost at the last moment: the order may have been placed or not; repeat the request \
+             with the same idempotency key",
         );
     }
-    unavailable(&failure)
+    unavailable(failure)
 }
 
 /// Logs a failure; the client learns no more than that it may try again.

@@ -1,5 +1,7 @@
 //! The app as a process, between real servers, with a wire in between that can be cut.
 
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
+
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::Arc;
