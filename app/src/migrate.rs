@@ -48,6 +48,7 @@ pub(crate) async fn run(url: &MysqlUrl) -> Result<()> {
         migrate::RELIABILITY,
         ORDERS,
         migrate::DEAD_LETTER_KEY,
+        migrate::LEASES,
         migrate::IDEMPOTENCY_KEYS,
     ];
     let report = migrate::run(&mut conn, &all)

@@ -14,6 +14,7 @@
 //! - [`outbox`]: events written inside the caller's transaction.
 //! - [`idempotency`]: requests that take effect once, however often a client repeats them.
 //! - [`inbox`]: events processed once, inside the consumer's transaction.
+//! - [`commands`]: work that is written with its cause and done later, in a transaction of its own.
 //! - [`mysql`]: a pool, and transactions that are run again as a whole after a deadlock or lock timeout.
 //! - [`migrate`]: the tables of this library and of its users.
 //! - [`resilience`]: patterns against failure that need no database.
@@ -24,6 +25,8 @@
 //! delivers it · **claim** the first to insert the inbox row owns the event · **attempt** one run of a transaction's
 //! closure, from its first statement.
 
+pub mod claim;
+pub mod commands;
 pub mod idempotency;
 pub mod inbox;
 pub mod migrate;
@@ -31,4 +34,6 @@ pub mod mysql;
 pub mod outbox;
 pub mod resilience;
 
+mod chain;
 mod field;
+mod guard;

@@ -50,6 +50,13 @@ pub const DEAD_LETTER_KEY: Migration = Migration {
     sql: include_str!("../../migrations/0004_dead_letter_key.sql"),
 };
 
+/// When sagas and commands are due, and the history of a saga's steps. Goes with [`RELIABILITY`].
+pub const LEASES: Migration = Migration {
+    version: 5,
+    name: "leases",
+    sql: include_str!("../../migrations/0005_leases.sql"),
+};
+
 /// Scopes, exact answers and ends of idempotency keys. Goes with [`RELIABILITY`].
 pub const IDEMPOTENCY_KEYS: Migration = Migration {
     version: 6,

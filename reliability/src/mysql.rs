@@ -20,6 +20,7 @@ use crate::resilience::Backoff;
 
 pub use mysql_async::IsolationLevel;
 pub use transaction::TransactionError;
+pub(crate) use transaction::is_open;
 pub use url::{MysqlUrl, MysqlUrlError};
 
 /// `ER_DUP_ENTRY`: a unique index has that value already.
@@ -278,6 +279,17 @@ pub fn server_error<'a>(
         link = error.source();
     }
     None
+}
+
+/// A row in one line, one `column=value` after the other.
+pub(crate) fn describe(row: mysql_async::Row) -> String {
+    let columns = row.columns();
+    let mut parts = Vec::new();
+    for (column, value) in columns.iter().zip(row.unwrap_raw()) {
+        let value = value.map_or_else(String::new, |value| value.as_sql(true));
+        parts.push(format!("{}={value}", column.name_str()));
+    }
+    parts.join(" ")
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ use support::{Place, connect, on_both_servers};
 use tokio::sync::Barrier;
 use tokio::time::{sleep, timeout};
 
+#[path = "mysql/commands.rs"]
+mod commands;
+
 on_both_servers! {
     migrations_run_once
     migrations_run_by_many_at_once

@@ -234,7 +234,7 @@ impl Database {
 }
 
 /// Whether the server still has the transaction open, as its last answer says (`SERVER_STATUS_IN_TRANS`).
-async fn is_open(tx: &mut Transaction<'_>) -> bool {
+pub(crate) async fn is_open(tx: &mut Transaction<'_>) -> bool {
     // An error says nothing, so one that the closure ignored as its last is followed by a question.
     if tx.last_ok_packet().is_none() && tx.query_drop("DO 0").await.is_err() {
         // The connection is lost; the commit will tell.

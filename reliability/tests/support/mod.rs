@@ -75,7 +75,8 @@ impl Place {
     /// With the library's tables and one of the tests' own.
     pub(crate) async fn database(&self, settings: Settings) -> Result<Database> {
         let mut conn = self.connect().await?;
-        migrate::run(&mut conn, &[migrate::OUTBOX, migrate::RELIABILITY]).await?;
+        let all = [migrate::OUTBOX, migrate::RELIABILITY, migrate::LEASES];
+        migrate::run(&mut conn, &all).await?;
         conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL DEFAULT 0)")
             .await?;
         conn.query_drop("INSERT INTO t (id) VALUES (1), (2)")
