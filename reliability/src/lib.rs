@@ -14,6 +14,7 @@
 //! - [`outbox`]: events written inside the caller's transaction.
 //! - [`idempotency`]: requests that take effect once, however often a client repeats them.
 //! - [`inbox`]: events processed once, inside the consumer's transaction.
+//! - [`saga`]: a sequence of local transactions and remote calls, each of which can be undone.
 //! - [`commands`]: work that is written with its cause and done later, in a transaction of its own.
 //! - [`mysql`]: a pool, and transactions that are run again as a whole after a deadlock or lock timeout.
 //! - [`migrate`]: the tables of this library and of its users.
@@ -33,6 +34,7 @@ pub mod migrate;
 pub mod mysql;
 pub mod outbox;
 pub mod resilience;
+pub mod saga;
 
 mod chain;
 mod field;

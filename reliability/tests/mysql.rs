@@ -21,6 +21,10 @@ use tokio::time::{sleep, timeout};
 
 #[path = "mysql/commands.rs"]
 mod commands;
+#[path = "mysql/idempotency.rs"]
+mod idempotency;
+#[path = "mysql/saga.rs"]
+mod saga;
 
 on_both_servers! {
     migrations_run_once

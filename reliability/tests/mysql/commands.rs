@@ -292,7 +292,7 @@ impl Handler for Moody {
         Count.handle(tx, command).await?;
         match command.command_type.as_str() {
             "poison" => Err("it is poisonous".into()),
-            "panic" => panic!("it is a bomb"),
+            "panic" => std::panic::resume_unwind(Box::new("it is a bomb")),
             "deadlock" if self.0.fetch_add(1, Ordering::Relaxed) < 2 => {
                 Err(Box::new(mysql_async::ServerError {
                     code: 1213,

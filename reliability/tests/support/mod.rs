@@ -29,6 +29,8 @@ pub(crate) use on_both_servers;
 /// A database on one of the servers.
 pub(crate) struct Place {
     pub(crate) url: MysqlUrl,
+    /// The same, password and all.
+    pub(crate) text: String,
 }
 
 pub(crate) async fn in_own_database<F>(
@@ -54,7 +56,7 @@ where
     admin
         .query_drop(format!("CREATE DATABASE `{name}` CHARACTER SET utf8mb4"))
         .await?;
-    let outcome = body(Place { url }).await;
+    let outcome = body(Place { url, text }).await;
     admin.query_drop(format!("DROP DATABASE `{name}`")).await?;
     admin.disconnect().await?;
     outcome

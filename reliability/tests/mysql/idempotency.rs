@@ -1,11 +1,10 @@
 //! Idempotency keys on real servers.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::{Place, on_both_servers};
 use anyhow::{Context as _, Result, bail, ensure};
 use mysql_async::prelude::Queryable as _;
 use reliability::idempotency::{
@@ -14,7 +13,6 @@ use reliability::idempotency::{
 };
 use reliability::migrate;
 use reliability::mysql::{IsolationLevel, Settings as PoolSettings, TransactionError};
-use support::{Place, on_both_servers};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
