@@ -49,6 +49,7 @@
 
 mod answer;
 mod canonical;
+mod claim;
 mod cleaner;
 mod fingerprint;
 #[cfg(feature = "axum")]
