@@ -1,5 +1,7 @@
 //! One saga under one lease, from where it is to its end, its next wait, or the loss of the lease.
 
+mod call;
+mod open;
 mod write;
 
 use std::collections::BTreeMap;
@@ -7,22 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::definition::Definition;
 use super::engine::Inner;
-use super::erased::{Bound, Part};
-use super::machine::{Mark, Next, Progress, Stage};
+use super::erased::Bound;
+use super::machine::{Next, Progress, Stage};
 use super::step::Facts;
-use super::store::{Change, Lease, Stored, Then};
-use super::{End, Failure, SagaError, SagaStatus};
-use crate::{chain, guard};
+use super::store::{Change, Lease, Then};
+use super::{End, Failure, SagaStatus};
+use crate::chain;
+use open::Opened;
 use write::{Body, WriteError};
 
-/// Renewals within one lease: two may fail before it is over.
-const RENEWALS: u32 = 3;
+/// Between the reason of a compensation and the failure of the hook at its end.
+const AT_ITS_END: &str = "at its end: ";
 
 /// Why the work on a saga came to a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,12 +77,6 @@ pub(super) async fn let_go(inner: &Inner, lease: &Lease, delay: Duration, why: O
     }
 }
 
-enum Opened {
-    Ready(Box<Drive>),
-    Refused(String),
-    Lost,
-}
-
 struct Drive {
     inner: Arc<Inner>,
     lease: Lease,
@@ -101,45 +98,6 @@ enum Flow {
 }
 
 impl Drive {
-    async fn open(
-        inner: Arc<Inner>,
-        lease: Lease,
-        stop: CancellationToken,
-    ) -> Result<Opened, SagaError> {
-        let Some(stored) = inner.store.load(&lease, false).await? else {
-            return Ok(Opened::Lost);
-        };
-        let Some(definition) = inner.definition(&stored.saga_type, stored.version).cloned() else {
-            let (kind, version) = (&stored.saga_type, stored.version);
-            return Ok(Opened::Refused(format!(
-                "no definition of saga {kind} version {version}"
-            )));
-        };
-        let bound = match definition.code.clone().bind(&stored.payload) {
-            Ok(bound) => bound,
-            Err(error) => {
-                return Ok(Opened::Refused(format!(
-                    "its payload can't be read: {error}"
-                )));
-            }
-        };
-        let (progress, outputs) = match read(&definition, &stored) {
-            Ok(read) => read,
-            Err(why) => return Ok(Opened::Refused(why)),
-        };
-        Ok(Opened::Ready(Box::new(Self {
-            inner,
-            lease,
-            stop,
-            definition,
-            bound,
-            correlation_id: stored.correlation_id,
-            progress,
-            outputs,
-            error: stored.error,
-        })))
-    }
-
     async fn run(&mut self) -> Driven {
         loop {
             if self.stop.is_cancelled() {
@@ -322,8 +280,10 @@ impl Drive {
                     progress: new,
                     step: None,
                     step_error: None,
-                    // The reason of a compensation stays.
-                    saga_error: (end == End::Completed).then_some(text),
+                    saga_error: Some(match self.reason() {
+                        Some(reason) => format!("{reason}; {AT_ITS_END}{text}"),
+                        None => format!("{AT_ITS_END}{text}"),
+                    }),
                     then: Then::Wait(delay),
                 };
                 self.write(change, Body::Nothing).await?;
@@ -357,51 +317,6 @@ impl Drive {
             let_go(&self.inner, &self.lease, delay, None).await;
         }
         Driven::Lost
-    }
-
-    /// Runs a call within the step's timeout, and renews the lease meanwhile. Dropped as soon as the lease is lost.
-    async fn call<T>(
-        &self,
-        step: usize,
-        call: Option<Part<'_, T>>,
-    ) -> Result<Result<T, Failure>, WriteError> {
-        let (Some(call), Some(policy)) = (call, self.definition.policies.get(step)) else {
-            return Ok(Err(Failure::technical("there is no such step")));
-        };
-        let bounded = async {
-            match timeout(policy.timeout, guard::catch(call)).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(panic)) => {
-                    self.inner.tally.panics.add(1);
-                    Err(Failure::unknown(format!("panicked: {panic}")))
-                }
-                Err(_) => {
-                    let bound = policy.timeout;
-                    Err(Failure::unknown(format!("no answer within {bound:?}")))
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            outcome = bounded => Ok(outcome),
-            () = self.renewed_in_vain() => Err(WriteError::Fenced),
-        }
-    }
-
-    /// Renews the lease until it is another's.
-    async fn renewed_in_vain(&self) {
-        loop {
-            sleep(self.inner.store.lease_time() / RENEWALS).await;
-            match self.inner.store.renew(&self.lease).await {
-                Ok(true) => {}
-                Ok(false) => return,
-                // It may still be ours; the fence will tell.
-                Err(error) => {
-                    let error = chain::text(&error);
-                    warn!(saga = self.lease.id, error, "lease not renewed");
-                }
-            }
-        }
     }
 
     /// Writes a failure, and waits: here if it is short, else without the lease.
@@ -472,50 +387,14 @@ impl Drive {
             },
             recorded: mark.recorded,
             outputs: self.outputs.clone(),
-            error: self.error.clone(),
+            error: self.reason().map(str::to_owned),
         })
     }
-}
 
-/// Marks and outputs by the steps of the definition; or why they don't fit it.
-fn read(
-    definition: &Definition,
-    stored: &Stored,
-) -> Result<(Progress, BTreeMap<String, Value>), String> {
-    let mut outputs = BTreeMap::new();
-    let mut marks = Vec::with_capacity(definition.names.len());
-    for (order, name) in (1_u32..).zip(definition.names.iter()) {
-        let Some((stored_name, mark, output)) = stored.steps.get(&order) else {
-            marks.push(Mark::default());
-            continue;
-        };
-        if stored_name != name {
-            return Err(format!(
-                "its step {order} is {stored_name}, and {name} in the definition, which has changed without its version"
-            ));
-        }
-        if let (true, Some(output)) = (mark.recorded, output) {
-            let output = serde_json::from_str(output)
-                .map_err(|error| format!("the output of step {name} can't be read: {error}"))?;
-            outputs.insert(name.clone(), output);
-        }
-        marks.push(*mark);
+    /// Why the saga compensates, without what its hook has failed with since.
+    fn reason(&self) -> Option<&str> {
+        let error = self.error.as_deref()?;
+        let reason = error.split(AT_ITS_END).next()?.trim_end_matches("; ");
+        (!reason.is_empty()).then_some(reason)
     }
-    let known = u32::try_from(marks.len()).unwrap_or(u32::MAX);
-    if stored
-        .steps
-        .keys()
-        .any(|order| !(1..=known).contains(order))
-    {
-        return Err(
-            "it has steps that the definition has not; that has changed without its version"
-                .to_owned(),
-        );
-    }
-    let progress = Progress {
-        status: stored.status,
-        rounds: stored.rounds,
-        marks,
-    };
-    Ok((progress, outputs))
 }

@@ -245,8 +245,9 @@ fn summary_columns(more: &str) -> String {
         .join(", ");
     format!(
         "SELECT id, saga_type, definition_version, correlation_id, status, attempts, locked_by, {times}{more}, \
-         COALESCE((SELECT error FROM saga_steps WHERE saga_id = saga_instances.id AND status = 'COMPENSATION_FAILED' \
-         LIMIT 1), last_error) AS error FROM saga_instances"
+         COALESCE(IF(status = 'COMPENSATION_FAILED', (SELECT error FROM saga_steps AS step \
+         WHERE step.saga_id = saga_instances.id AND step.status IN ('COMPENSATION_FAILED', 'COMPENSATING') LIMIT 1), \
+         NULL), last_error) AS error FROM saga_instances"
     )
 }
 

@@ -8,7 +8,8 @@ use thiserror::Error;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{Drive, read};
+use super::Drive;
+use super::open::read;
 use crate::mysql::IsolationLevel::ReadCommitted;
 use crate::mysql::{TransactionError, is_open};
 use crate::resilience::Backoff;

@@ -46,6 +46,9 @@ async fn wire(client: TcpStream, server: String, world: Arc<World>) {
     let Ok(server) = TcpStream::connect(server).await else {
         return;
     };
+    if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
+        return;
+    }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let committing = Arc::new(AtomicBool::new(false));
@@ -67,8 +70,10 @@ async fn questions(
         client.read_exact(&mut head).await?;
         let [one, two, three, sequence] = head;
         let length = u32::from_le_bytes([one, two, three, 0]) as usize;
-        let mut body = vec![0; length];
-        client.read_exact(&mut body).await?;
+        let mut packet = head.to_vec();
+        packet.resize(head.len() + length, 0);
+        let body = packet.get_mut(head.len()..).unwrap_or_default();
+        client.read_exact(body).await?;
         // COM_QUERY
         if sequence == 0 && body == b"\x03COMMIT" {
             if world.faults.pass().await {
@@ -76,8 +81,7 @@ async fn questions(
             }
             committing.store(true, Ordering::SeqCst);
         }
-        server.write_all(&head).await?;
-        server.write_all(&body).await?;
+        server.write_all(&packet).await?;
     }
 }
 

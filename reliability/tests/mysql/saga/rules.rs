@@ -404,6 +404,13 @@ async fn a_hook_that_fails_is_tried_again(place: Place) -> Result<()> {
         };
         tokio::time::timeout(Duration::from_secs(60), failing).await?;
         assert_eq!(world::status(&database, &saga).await?, stuck);
+        let history = saga::show(&database, &saga).await?.context("no saga")?;
+        let error = history.summary.error.context("no error")?;
+        ensure!(
+            error.ends_with("at its end: not done: it is broken"),
+            "{error}"
+        );
+        ensure!(error.len() < 80, "{error}");
         world.script("end", &[Act::Fine]);
         world::until(&database, &saga, end).await?;
         worker.stop().await?;
