@@ -4,13 +4,15 @@ mod args;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser as _};
 use reliability::mysql::MysqlUrl;
 
 use crate::amqp::AmqpUrl;
-use args::{BrokerArgs, Cli, MysqlArgs, PoolArgs, Raw};
+use crate::target::Target;
+use args::{BrokerArgs, Cli, MysqlArgs, PoolArgs, ProviderArgs, Raw};
 
 pub(crate) use args::{LoadArgs, LogFormat, QueueType};
 
@@ -30,11 +32,15 @@ pub(crate) enum Action {
     Worker {
         mysql: MysqlSettings,
         broker: BrokerSettings,
+        #[allow(dead_code, reason = "the sagas call providers")]
+        providers: ProviderSettings,
         http: SocketAddr,
     },
     Serve {
         mysql: MysqlSettings,
         broker: BrokerSettings,
+        #[allow(dead_code, reason = "the sagas call providers")]
+        providers: ProviderSettings,
         http: SocketAddr,
     },
     Load(LoadArgs),
@@ -55,6 +61,22 @@ pub(crate) struct BrokerSettings {
     pub(crate) queue: String,
     pub(crate) queue_type: QueueType,
     pub(crate) prefetch: u16,
+}
+
+/// Whom the sagas call, and how patiently.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "the sagas call providers")]
+pub(crate) struct ProviderSettings {
+    pub(crate) payment_url: Target,
+    pub(crate) shipping_url: Target,
+    /// Longest wait for an answer, and before it for a turn to ask.
+    pub(crate) timeout: Duration,
+    /// How long a provider that failed is left alone.
+    pub(crate) open_for: Duration,
+    /// Most calls a second.
+    pub(crate) payment_rate: u32,
+    /// Most calls a second.
+    pub(crate) shipping_rate: u32,
 }
 
 /// Reads the command line and the environment.
@@ -99,11 +121,13 @@ fn check(cli: Cli) -> Result<Command, clap::Error> {
         Raw::Worker(args) => Action::Worker {
             mysql: args.pool.check()?,
             broker: args.broker.check()?,
+            providers: args.providers.check(),
             http: args.worker_http_addr,
         },
         Raw::Serve(args) => Action::Serve {
             mysql: args.pool.check()?,
             broker: args.broker.check()?,
+            providers: args.providers.check(),
             http: args.http.http_addr,
         },
         Raw::Load(args) => Action::Load(args),
@@ -163,6 +187,19 @@ impl BrokerArgs {
             queue_type: self.queue_type,
             prefetch: u16::try_from(self.prefetch).unwrap_or(1),
         })
+    }
+}
+
+impl ProviderArgs {
+    fn check(self) -> ProviderSettings {
+        ProviderSettings {
+            payment_url: self.payment_url,
+            shipping_url: self.shipping_url,
+            timeout: Duration::from_millis(self.provider_timeout_ms),
+            open_for: Duration::from_millis(self.provider_open_ms),
+            payment_rate: u32::try_from(self.payment_rate).unwrap_or(1),
+            shipping_rate: u32::try_from(self.shipping_rate).unwrap_or(1),
+        }
     }
 }
 
@@ -236,6 +273,14 @@ mod tests {
             (
                 "app migrate --mysql-url mysql://u:s3cret@h".to_owned(),
                 ["APP_MYSQL_URL", "--mysql-url", "/DATABASE"],
+            ),
+            (
+                format!("app serve {url} --payment-url 127.0.0.1"),
+                ["--payment-url", "http://HOST:PORT", "APP_PAYMENT_URL"],
+            ),
+            (
+                format!("app worker {url} --provider-timeout-ms 1"),
+                ["--provider-timeout-ms", "'1'", "100 to 60000"],
             ),
             (
                 "app load --url ftp://h".to_owned(),

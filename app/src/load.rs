@@ -3,52 +3,25 @@
 mod client;
 mod report;
 
-use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use reqwest::{Client, Url};
+use reqwest::Client;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::LoadArgs;
+use crate::target::Target;
 use client::{Errand, Progress};
 use report::Tally;
 
 /// Longest wait for a connection, and for an answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(35);
-
-/// Where the API is.
-#[derive(Debug, Clone)]
-pub(crate) struct Target(Url);
-
-impl Target {
-    /// Reads `http://HOST:PORT`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        text.parse::<Url>()
-            .ok()
-            .filter(|url| url.scheme() == "http" && url.has_host() && url.password().is_none())
-            .map(Self)
-            .ok_or_else(|| "http://HOST:PORT is allowed".to_owned())
-    }
-
-    fn page(&self, path: &str) -> Result<Url> {
-        self.0
-            .join(path)
-            .with_context(|| format!("no page {path} at {self}"))
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_str().trim_end_matches('/'))
-    }
-}
 
 /// Places the orders and prints what happened; exit code 1 if any failed.
 pub(crate) async fn run(args: LoadArgs, stop: CancellationToken) -> Result<ExitCode> {
@@ -137,21 +110,5 @@ async fn show(progress: Arc<Progress>, orders: u64, started: Instant) {
         let line = format!("{start}{placed} of {orders} placed, {failed} failed, {rate:.0}/s{end}");
         // Progress is a courtesy; a closed standard error does not matter.
         std::io::stderr().lock().write_all(line.as_bytes()).ok();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_plain_http_is_a_target() {
-        assert_eq!(
-            Target::parse("http://127.0.0.1:8080/").unwrap().to_string(),
-            "http://127.0.0.1:8080"
-        );
-        for text in ["", "127.0.0.1:8080", "https://h", "ftp://h", "http://u:p@h"] {
-            assert!(Target::parse(text).is_err(), "{text}");
-        }
     }
 }

@@ -6,6 +6,7 @@
 mod amqp;
 mod api;
 mod cli;
+mod fulfilment;
 mod http;
 mod load;
 mod metrics;
@@ -13,6 +14,7 @@ mod migrate;
 mod orders;
 mod rfc3339;
 mod run;
+mod target;
 mod telemetry;
 mod worker;
 

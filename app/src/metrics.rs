@@ -1,5 +1,8 @@
 //! Every metric, in one place.
 
+#[allow(dead_code, reason = "the sagas call providers")]
+mod external;
+
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -7,6 +10,8 @@ use prometheus::{
 };
 use reliability::idempotency::{Counts, Idempotency};
 use reliability::mysql::Database;
+
+pub(crate) use external::External;
 
 /// From a fast insert to the longest request, in seconds.
 const REQUEST: [f64; 13] = [
@@ -34,6 +39,9 @@ pub(crate) struct Metrics {
     pub(crate) poison: IntCounter,
     /// From an event's `created_at` to the commit of its effect.
     pub(crate) event_seconds: Histogram,
+    /// What is known of calls to other services.
+    #[allow(dead_code, reason = "the sagas call providers")]
+    pub(crate) external: External,
 }
 
 impl Metrics {
@@ -76,6 +84,7 @@ impl Metrics {
                 "Messages that could not be read, and went to dead_letter_events",
             )?,
             event_seconds: register(r, Histogram::with_opts(event.buckets(EVENT.to_vec()))?)?,
+            external: External::new(r)?,
             registry,
         })
     }

@@ -58,6 +58,7 @@ async fn act(action: Action) -> Result<ExitCode> {
         Action::Worker {
             mysql,
             broker,
+            providers: _,
             http,
         } => {
             let scene = Scene::new(&mysql)?;
@@ -69,6 +70,7 @@ async fn act(action: Action) -> Result<ExitCode> {
         Action::Serve {
             mysql,
             broker,
+            providers: _,
             http,
         } => {
             let scene = Scene::new(&mysql)?;

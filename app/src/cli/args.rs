@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::load::Target;
+use crate::target::Target;
 
 /// Order service with a transactional outbox.
 #[derive(Debug, Parser)]
@@ -123,6 +123,35 @@ pub(super) struct BrokerArgs {
     pub(super) prefetch: u64,
 }
 
+/// What the worker's sagas call.
+#[derive(Debug, Args)]
+pub(super) struct ProviderArgs {
+    /// Where payments are charged and refunded.
+    #[arg(long, env = "APP_PAYMENT_URL", default_value = "http://127.0.0.1:8090", value_name = "URL",
+        value_parser = Target::parse)]
+    pub(super) payment_url: Target,
+    /// Where shipments are created and cancelled.
+    #[arg(long, env = "APP_SHIPPING_URL", default_value = "http://127.0.0.1:8090", value_name = "URL",
+        value_parser = Target::parse)]
+    pub(super) shipping_url: Target,
+    /// Longest wait for an answer of a provider, and before it for a turn to ask, in milliseconds, 100 to 60000.
+    #[arg(long, env = "APP_PROVIDER_TIMEOUT_MS", default_value = "5000", value_name = "MS",
+        value_parser = |text: &str| number(text, 100, 60_000))]
+    pub(super) provider_timeout_ms: u64,
+    /// How long a provider that failed five times is left alone, in milliseconds, 100 to 600000.
+    #[arg(long, env = "APP_PROVIDER_OPEN_MS", default_value = "30000", value_name = "MS",
+        value_parser = |text: &str| number(text, 100, 600_000))]
+    pub(super) provider_open_ms: u64,
+    /// Most calls a second to the payment provider, 1 to 100000.
+    #[arg(long, env = "APP_PAYMENT_RATE", default_value = "200", value_name = "R",
+        value_parser = |text: &str| number(text, 1, 100_000))]
+    pub(super) payment_rate: u64,
+    /// Most calls a second to the shipping provider, 1 to 100000.
+    #[arg(long, env = "APP_SHIPPING_RATE", default_value = "200", value_name = "R",
+        value_parser = |text: &str| number(text, 1, 100_000))]
+    pub(super) shipping_rate: u64,
+}
+
 /// Type of a queue in RabbitMQ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QueueType {
@@ -147,6 +176,8 @@ pub(super) struct WorkerArgs {
     pub(super) pool: PoolArgs,
     #[command(flatten)]
     pub(super) broker: BrokerArgs,
+    #[command(flatten)]
+    pub(super) providers: ProviderArgs,
     /// Where /metrics, /livez and /readyz of the worker are.
     #[arg(long, env = "APP_WORKER_HTTP_ADDR", default_value = "127.0.0.1:8081", value_name = "IP:PORT",
         value_parser = address)]
@@ -161,6 +192,8 @@ pub(super) struct ServeArgs {
     pub(super) http: HttpArgs,
     #[command(flatten)]
     pub(super) broker: BrokerArgs,
+    #[command(flatten)]
+    pub(super) providers: ProviderArgs,
 }
 
 /// What `app load` shall do.
