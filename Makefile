@@ -20,7 +20,7 @@ test:
 lint:
 	@scripts/lint
 
-## make bench          rates, CPU and memory beside a bare publisher
+## make bench          rates, latency, memory, takeover and idle cost of the relay
 bench:
 	@scripts/bench
 

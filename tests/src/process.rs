@@ -14,6 +14,8 @@ pub struct Usage {
     pub cpu: Duration,
     /// Peak resident memory, in KiB.
     pub peak_kib: u64,
+    /// Resident memory now, in KiB.
+    pub resident_kib: u64,
 }
 
 impl Usage {
@@ -40,14 +42,17 @@ impl Usage {
             .map(str::parse::<u32>)
             .sum::<Result<u32, _>>()
             .context("no times in /proc/PID/stat")?;
-        let peak_kib = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .and_then(|value| value.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0);
+        let kib = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .and_then(|value| value.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0)
+        };
         Ok(Self {
             cpu: TICK * ticks,
-            peak_kib,
+            peak_kib: kib("VmHWM:"),
+            resident_kib: kib("VmRSS:"),
         })
     }
 }
@@ -58,7 +63,8 @@ mod tests {
 
     #[test]
     fn this_process_uses_memory() {
-        assert!(Usage::of(std::process::id()).unwrap().peak_kib > 100);
+        let usage = Usage::of(std::process::id()).unwrap();
+        assert!(usage.resident_kib > 100 && usage.resident_kib <= usage.peak_kib);
         assert!(Usage::of(u32::MAX).is_err());
     }
 }

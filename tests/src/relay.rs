@@ -14,7 +14,10 @@ use crate::database::Database;
 use crate::metrics::Scrape;
 use crate::port;
 use crate::process::Usage;
-use crate::until::{PATIENCE, Seen, until};
+use crate::until::{PATIENCE, Seen, until, within};
+
+/// How `/readyz` of a standby begins.
+const STANDING_BY: &str = "ok: standing by";
 
 /// Lines of a log that are shown when something failed.
 const TAIL: usize = 40;
@@ -327,11 +330,28 @@ impl RelayProcess {
     /// # Errors
     /// The process ended, or the deadline passed.
     pub async fn reaches(&mut self, counter: &str, value: u64) -> Result<()> {
-        until(&format!("{counter} to reach {value}"), async || {
-            self.still_runs()?;
-            let found = self.metrics().await?.get(counter);
-            Ok(Seen::when(found >= value, || found.to_string()))
-        })
+        self.reaches_within(PATIENCE, counter, value).await
+    }
+
+    /// [`reaches`](Self::reaches) with a deadline of its own.
+    ///
+    /// # Errors
+    /// The process ended, or the deadline passed.
+    pub async fn reaches_within(
+        &mut self,
+        deadline: Duration,
+        counter: &str,
+        value: u64,
+    ) -> Result<()> {
+        within(
+            deadline,
+            &format!("{counter} to reach {value}"),
+            async || {
+                self.still_runs()?;
+                let found = self.metrics().await?.get(counter);
+                Ok(Seen::when(found >= value, || found.to_string()))
+            },
+        )
         .await
     }
 
@@ -389,16 +409,40 @@ impl RelayProcess {
         self.child.kill().await.context("cannot kill the relay")
     }
 
+    /// Sends it a signal: `TERM`, `STOP`, `CONT`.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub async fn signal(&self, name: &str) -> Result<()> {
+        // A shell builtin: std has no way to send a signal without unsafe code.
+        let script = format!("kill -{name} {}", self.pid()?);
+        let sent = Command::new("sh").args(["-c", &script]).status().await?;
+        ensure!(sent.success(), "`{script}` failed");
+        Ok(())
+    }
+
+    /// Waits until it is ready as a standby, beside a leader of its name.
+    ///
+    /// # Errors
+    /// The process ended, or the deadline passed.
+    pub async fn stands_by(&mut self) -> Result<()> {
+        until("the relay to stand by", async || {
+            self.still_runs()?;
+            Ok(match self.get("/readyz").await {
+                Ok((200, text)) if text.starts_with(STANDING_BY) => Seen::Yes(()),
+                other => Seen::NotYet(format!("{other:?}")),
+            })
+        })
+        .await
+    }
+
     /// SIGTERM, then its exit status.
     ///
     /// # Errors
     /// It had ended before, or does not end.
     pub async fn sigterm(mut self) -> Result<ExitStatus> {
         self.still_runs()?;
-        // A shell builtin: std has no way to send a signal without unsafe code.
-        let script = format!("kill -TERM {}", self.pid()?);
-        let sent = Command::new("sh").args(["-c", &script]).status().await?;
-        ensure!(sent.success(), "`{script}` failed");
+        self.signal("TERM").await?;
         let status = timeout(PATIENCE, self.child.wait()).await;
         status
             .context("the relay does not end on SIGTERM")?

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use mysql_async::Conn;
 use mysql_async::prelude::Queryable as _;
 use tests::database::Database;
 
@@ -12,6 +13,9 @@ const EVENTS_PER_AGGREGATE: u64 = 10;
 
 /// Bytes of a payload.
 const PAYLOAD: usize = 300;
+
+/// Rows a statement of a big transaction: far below the server's `max_allowed_packet`.
+const ROWS_PER_STATEMENT: u64 = 1_000;
 
 /// Routing key of every event.
 pub(crate) const ROUTING_KEY: &str = "order.OrderCreated";
@@ -39,9 +43,32 @@ pub(crate) fn aggregate(number: u64, events: u64) -> u64 {
 /// Inserts that many rows, `batch` a transaction.
 pub(crate) async fn insert(database: &Database, events: u64, batch: u64) -> Result<()> {
     let mut conn = database.connect().await?;
+    statements(&mut conn, events, batch).await
+}
+
+/// A transaction with all its rows in it.
+pub(crate) struct Uncommitted(Conn);
+
+impl Uncommitted {
+    /// Ends it.
+    pub(crate) async fn commit(mut self) -> Result<()> {
+        Ok(self.0.query_drop("COMMIT").await?)
+    }
+}
+
+/// Inserts that many rows in one transaction and leaves it open.
+pub(crate) async fn insert_at_once(database: &Database, events: u64) -> Result<Uncommitted> {
+    let mut conn = database.connect().await?;
+    conn.query_drop("START TRANSACTION").await?;
+    statements(&mut conn, events, ROWS_PER_STATEMENT).await?;
+    Ok(Uncommitted(conn))
+}
+
+/// Inserts that many rows, `rows` a statement.
+async fn statements(conn: &mut Conn, events: u64, rows: u64) -> Result<()> {
     let mut next = 0;
     while next < events {
-        let end = events.min(next + batch.max(1));
+        let end = events.min(next + rows.max(1));
         let mut sql = "INSERT INTO outbox_events \
              (aggregate_type, aggregate_id, event_type, payload, idempotency_key) VALUES "
             .to_owned();

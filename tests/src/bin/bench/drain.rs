@@ -68,13 +68,7 @@ pub(crate) async fn relay(
     let command = variant.settings.iter().fold(command, with);
     if !variant.sets(("RELAY_SOURCE", "poll")) {
         // A checkpoint before the backlog: without one the rows would be read from the table instead.
-        let first = command.start().await?;
-        until("a checkpoint", async || {
-            let saved = "SELECT COUNT(*) FROM relay_checkpoints WHERE position IS NOT NULL";
-            let saved = scene.database.number(saved).await?;
-            Ok(Seen::when(saved == 1, || "none".to_owned()))
-        })
-        .await?;
+        let first = started(scene, &command).await?;
         first.stop().await?;
     }
     backlog::insert(&scene.database, args.rows, args.batch).await?;
@@ -94,6 +88,18 @@ pub(crate) async fn relay(
         events: args.rows,
         spent: Spent { time, usage },
     })
+}
+
+/// Starts the relay and waits for its first checkpoint.
+pub(crate) async fn started(scene: &Scene, command: &RelayCommand) -> Result<RelayProcess> {
+    let relay = command.start().await?;
+    until("a checkpoint", async || {
+        let saved = "SELECT COUNT(*) FROM relay_checkpoints WHERE position IS NOT NULL";
+        let saved = scene.database.number(saved).await?;
+        Ok(Seen::when(saved == 1, || "none".to_owned()))
+    })
+    .await?;
+    Ok(relay)
 }
 
 /// From the last look without a publication to the first with all confirmed.

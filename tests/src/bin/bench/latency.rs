@@ -145,7 +145,7 @@ pub(crate) fn table(all: &[Latency]) -> String {
 }
 
 /// For a program.
-pub(crate) fn json(all: &[Latency]) -> String {
+pub(crate) fn json(all: &[Latency]) -> Value {
     let figures = |times: &[Duration]| {
         json!({
             "p50_ms": percentile(times, 50),
@@ -160,5 +160,5 @@ pub(crate) fn json(all: &[Latency]) -> String {
             "from_commit_answered": figures(&row.from_answered),
         })
     });
-    Value::Array(rows.collect()).to_string()
+    Value::Array(rows.collect())
 }

@@ -1,37 +1,57 @@
-//! `bench`: how fast a backlog drains, and at what cost, beside two yardsticks.
+//! `bench`: what the relay can do, and at what cost.
 //!
-//! - **relay**: the relay in binlog mode, started on a backlog that it has a checkpoint before; with other settings; and
-//!   polling.
-//! - **bare lapin**: the same messages, published by `lapin` alone with the same window. What the relay
-//!   adds to it is reading, decoding, order, checkpoints and marks.
-//! - **polling worker**: the loop of the outbox pattern's usual write-up, with a publisher that awaits
-//!   each confirm: claim 100 rows, publish one, mark it, commit, next.
+//! - **drain**: how fast a backlog drains, beside two yardsticks. The relay in binlog mode, started on a backlog that it has a
+//!   checkpoint before; with other settings; and polling. **Bare lapin**: the same messages, published by `lapin` alone with
+//!   the same window; what the relay adds to it is reading, decoding, order, checkpoints and marks. **Polling worker**: the
+//!   loop of the outbox pattern's usual write-up, with a publisher that awaits each confirm: claim 100 rows, publish one, mark
+//!   it, commit, next. Each is a process of its own, so that its CPU time and memory are its own too.
+//! - **latency**: from commit to delivery, at a steady rate.
+//! - **transaction**: memory of the relay during one big transaction.
+//! - **takeover**: from the end of a leader to the first publication of its standby.
+//! - **idle**: what a relay costs that has nothing to do.
 //!
-//! Each is a process of its own, so that its CPU time and memory are its own too.
 //! Nothing is asserted about time.
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
 mod backlog;
 mod bare;
 mod drain;
+mod idle;
 mod latency;
 mod measurement;
+mod mode;
 mod poller;
+mod takeover;
+mod transaction;
+mod yardstick;
 
-use std::process::Stdio;
-
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand, ValueEnum};
+use serde_json::{Map, Value};
 use tests::broker::QueueKind;
-use tests::scene::{self, Failure, Scene};
+use tests::scene::Failure;
 use tests::servers::{self, Flavor};
-use tokio::process::Command;
 
-use crate::measurement::{Measurement, Spent};
+use crate::mode::Mode;
 
-/// Drains a backlog through the relay, bare lapin and a polling worker, and prints one table.
+/// Measures the relay and prints tables: all measurements, or those that are named.
 #[derive(Debug, Parser)]
 struct Args {
+    /// Drain a backlog through the relay, bare lapin and a polling worker.
+    #[arg(long)]
+    drain: bool,
+    /// Commit to delivery at 1,000 events a second for 10 s.
+    #[arg(long)]
+    latency: bool,
+    /// Memory of the relay during one transaction of that many rows.
+    #[arg(long, value_name = "ROWS", num_args = 0..=1, default_missing_value = TRANSACTION)]
+    transaction: Option<u64>,
+    /// Time from the end of a leader to the first publication of its standby, that many rounds for each way to end.
+    #[arg(long, value_name = "ROUNDS", num_args = 0..=1, default_missing_value = ROUNDS)]
+    takeover: Option<u32>,
+    /// Cost of a relay that has nothing to do for that many seconds.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = SECONDS)]
+    idle: Option<u64>,
     /// Rows of the backlog.
     #[arg(long, default_value_t = 100_000)]
     rows: u64,
@@ -41,21 +61,25 @@ struct Args {
     /// Rows a transaction of the backlog.
     #[arg(long, default_value_t = 100)]
     batch: u64,
-    /// Kind of queue; both if not given.
+    /// Kind of queue; if not given, both for drain and latency, classic for transaction.
     #[arg(long)]
     queue: Option<Queue>,
     /// Database server.
     #[arg(long, default_value = "mysql")]
     server: Server,
-    /// Measure commit to delivery at 1,000 events a second for 10 s instead.
-    #[arg(long)]
-    latency: bool,
-    /// Print JSON instead of a table.
+    /// Print JSON instead of tables: an object with an array for each measurement.
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
     role: Option<Role>,
 }
+
+/// Rows of the big transaction, where nothing else is said.
+const TRANSACTION: &str = "1000000";
+/// Takeovers of each kind.
+const ROUNDS: &str = "5";
+/// An idle minute.
+const SECONDS: &str = "60";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Queue {
@@ -100,8 +124,24 @@ async fn main() -> Result<(), Failure> {
                 poller::work(&url, &amqp, exchange, *events).await?.json()
             );
         }
-        None if args.latency => latency(&args).await?,
-        None => drains(&args).await?,
+        None => report(&args).await?,
+    }
+    Ok(())
+}
+
+/// Each table as soon as it is there; JSON as one object at the end.
+async fn report(args: &Args) -> Result<(), Failure> {
+    let mut all = Map::new();
+    for (number, mode) in Mode::of(args)?.into_iter().enumerate() {
+        let found = mode.measure(args).await?;
+        if args.json {
+            all.insert(mode.name().to_owned(), found.json);
+        } else {
+            println!("{}{}", if number > 0 { "\n" } else { "" }, found.table);
+        }
+    }
+    if args.json {
+        println!("{}", Value::Object(all));
     }
     Ok(())
 }
@@ -109,10 +149,13 @@ async fn main() -> Result<(), Failure> {
 impl Args {
     fn kinds(&self) -> Vec<QueueKind> {
         match self.queue {
-            Some(Queue::Quorum) => vec![QueueKind::Quorum],
-            Some(Queue::Classic) => vec![QueueKind::Classic],
+            Some(queue) => vec![queue.kind()],
             None => vec![QueueKind::Quorum, QueueKind::Classic],
         }
+    }
+
+    fn kind_or_classic(&self) -> QueueKind {
+        self.queue.map_or(QueueKind::Classic, Queue::kind)
     }
 
     fn flavor(&self) -> Flavor {
@@ -123,99 +166,11 @@ impl Args {
     }
 }
 
-async fn drains(args: &Args) -> Result<(), Failure> {
-    let mut all = Vec::new();
-    for kind in args.kinds() {
-        for variant in drain::VARIANTS {
-            all.push(
-                in_scene(args, async |scene| {
-                    drain::relay(scene, args, kind, variant).await
-                })
-                .await?,
-            );
+impl Queue {
+    fn kind(self) -> QueueKind {
+        match self {
+            Queue::Quorum => QueueKind::Quorum,
+            Queue::Classic => QueueKind::Classic,
         }
-        all.push(in_scene(args, async |scene| bare_lapin(scene, args, kind).await).await?);
-        all.push(in_scene(args, async |scene| polling_worker(scene, args, kind).await).await?);
     }
-    println!(
-        "{}",
-        if args.json {
-            measurement::json(&all)
-        } else {
-            measurement::table(&all)
-        }
-    );
-    Ok(())
-}
-
-async fn latency(args: &Args) -> Result<(), Failure> {
-    let mut all = Vec::new();
-    for kind in args.kinds() {
-        all.push(in_scene(args, async |scene| latency::measure(scene, kind).await).await?);
-    }
-    println!(
-        "{}",
-        if args.json {
-            latency::json(&all)
-        } else {
-            latency::table(&all)
-        }
-    );
-    Ok(())
-}
-
-/// Runs one measurement in a scene of its own.
-async fn in_scene<T>(
-    args: &Args,
-    body: impl AsyncFnOnce(&mut Scene) -> Result<T>,
-) -> Result<T, Failure> {
-    let mut found = None;
-    scene::run(args.flavor(), async |scene: &mut Scene| {
-        found = Some(body(scene).await?);
-        Ok(())
-    })
-    .await?;
-    Ok(found.context("nothing measured")?)
-}
-
-async fn bare_lapin(scene: &mut Scene, args: &Args, kind: QueueKind) -> Result<Measurement> {
-    let queue = scene.broker.queue_of(kind, "#").await?;
-    let spent = child("bare", scene, args.rows).await?;
-    drain::arrived(scene, &queue, args.rows).await?;
-    Ok(Measurement {
-        what: "bare lapin".to_owned(),
-        kind,
-        events: args.rows,
-        spent,
-    })
-}
-
-async fn polling_worker(scene: &mut Scene, args: &Args, kind: QueueKind) -> Result<Measurement> {
-    let queue = scene.broker.queue_of(kind, "#").await?;
-    backlog::insert(&scene.database, args.sample, args.batch).await?;
-    let spent = child("poll", scene, args.sample).await?;
-    drain::arrived(scene, &queue, args.sample).await?;
-    Ok(Measurement {
-        what: "polling worker".to_owned(),
-        kind,
-        events: args.sample,
-        spent,
-    })
-}
-
-/// Runs this program again in that role.
-async fn child(role: &str, scene: &Scene, events: u64) -> Result<Spent> {
-    let output = Command::new(std::env::current_exe()?)
-        .args([role, scene.broker.exchange(), &events.to_string()])
-        .env("BENCH_MYSQL_URL", scene.database.url().as_str())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .output()
-        .await?;
-    ensure!(
-        output.status.success(),
-        "`bench {role}` failed with {}",
-        output.status
-    );
-    Spent::parse(&String::from_utf8_lossy(&output.stdout))
 }

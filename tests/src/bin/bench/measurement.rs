@@ -41,6 +41,7 @@ impl Spent {
             usage: Usage {
                 cpu: Duration::from_micros(number("cpu_micros")?),
                 peak_kib: number("peak_kib")?,
+                resident_kib: 0,
             },
         })
     }
@@ -76,7 +77,7 @@ impl Measurement {
 /// For a person.
 pub(crate) fn table(all: &[Measurement]) -> String {
     let mut text = format!(
-        "{:<8} {:<22} {:>8} {:>10} {:>13} {:>9}",
+        "backlog\n{:<8} {:<22} {:>8} {:>10} {:>13} {:>9}",
         "queue", "publisher", "events", "events/s", "CPU us/event", "peak MiB"
     );
     for row in all {
@@ -97,7 +98,7 @@ pub(crate) fn table(all: &[Measurement]) -> String {
 }
 
 /// For a program.
-pub(crate) fn json(all: &[Measurement]) -> String {
+pub(crate) fn json(all: &[Measurement]) -> Value {
     let rows = all.iter().map(|row| {
         json!({
             "queue": row.kind.name(), "publisher": row.what, "events": row.events,
@@ -105,5 +106,5 @@ pub(crate) fn json(all: &[Measurement]) -> String {
             "peak_mib": row.peak_mib(),
         })
     });
-    Value::Array(rows.collect()).to_string()
+    Value::Array(rows.collect())
 }
