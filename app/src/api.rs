@@ -15,7 +15,7 @@ use axum::routing::{MethodRouter, get, post};
 use tokio::time::timeout;
 
 use crate::http::{self, Shared};
-use problem::Problem;
+pub(crate) use problem::Problem;
 
 /// Largest body.
 pub(crate) const BODY_MAX: usize = 256 * 1024;

@@ -4,6 +4,7 @@ mod args;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -42,6 +43,10 @@ pub(crate) enum Action {
         #[allow(dead_code, reason = "the sagas call providers")]
         providers: ProviderSettings,
         http: SocketAddr,
+    },
+    Providers {
+        address: SocketAddr,
+        state: Option<PathBuf>,
     },
     Load(LoadArgs),
     Migrate(MysqlUrl),
@@ -129,6 +134,10 @@ fn check(cli: Cli) -> Result<Command, clap::Error> {
             broker: args.broker.check()?,
             providers: args.providers.check(),
             http: args.http.http_addr,
+        },
+        Raw::Providers(args) => Action::Providers {
+            address: args.providers_addr,
+            state: args.state,
         },
         Raw::Load(args) => Action::Load(args),
         Raw::Migrate(args) => Action::Migrate(args.check()?),

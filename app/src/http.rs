@@ -1,5 +1,6 @@
 //! What every HTTP server of this app has: `/metrics`, `/livez`, `/readyz`, a bound on each request, a graceful stop.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,14 @@ pub(crate) async fn serve(
     info!(%address, "serving HTTP");
     let serving =
         axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    drain(serving.into_future(), stop).await
+}
+
+/// Waits for a server that ends on `stop`, and cuts it off if it takes too long.
+pub(crate) async fn drain(
+    serving: impl Future<Output = io::Result<()>>,
+    stop: CancellationToken,
+) -> Result<()> {
     let too_long = async {
         stop.cancelled().await;
         sleep(GRACE).await;

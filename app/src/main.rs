@@ -12,6 +12,7 @@ mod load;
 mod metrics;
 mod migrate;
 mod orders;
+mod providers;
 mod rfc3339;
 mod run;
 mod target;

@@ -17,7 +17,7 @@ use crate::cli::{Action, BrokerSettings, Command, MysqlSettings};
 use crate::http::Readiness;
 use crate::metrics::Metrics;
 use crate::worker::Worker;
-use crate::{api, cli, http, load, migrate, telemetry};
+use crate::{api, cli, http, load, migrate, providers, telemetry};
 
 /// How often expired idempotency keys are looked for.
 const CLEAN: Duration = Duration::from_secs(60);
@@ -78,6 +78,9 @@ async fn act(action: Action) -> Result<ExitCode> {
                 .work(broker, api::router, http, "APP_HTTP_ADDR", stop)
                 .await?;
             scene.close().await;
+        }
+        Action::Providers { address, state } => {
+            providers::run(address, state.as_deref(), stop).await?;
         }
         Action::Load(args) => return load::run(args, stop).await,
         Action::Migrate(url) => migrate::run(&url).await?,

@@ -1,6 +1,7 @@
 //! The flags as `clap` reads them, each with its variable.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -61,6 +62,11 @@ pub(super) enum Raw {
     Worker(WorkerArgs),
     /// API and worker in one process; /metrics and /readyz cover both.
     Serve(ServeArgs),
+    /// Simulate the payment and the shipping provider.
+    ///
+    /// Both over HTTP at one address, with faults that can be switched on while they run: PUT /modes/payment and
+    /// /modes/shipment. GET /ledger shows what they did.
+    Providers(ProvidersArgs),
     /// Place orders over HTTP and measure.
     ///
     /// Prints rate and latency, as text or JSON, and exits with 1 if any order failed.
@@ -194,6 +200,18 @@ pub(super) struct ServeArgs {
     pub(super) broker: BrokerArgs,
     #[command(flatten)]
     pub(super) providers: ProviderArgs,
+}
+
+/// What `app providers` needs.
+#[derive(Debug, Args)]
+pub(super) struct ProvidersArgs {
+    /// Where the providers listen; only this machine reaches the default.
+    #[arg(long, env = "APP_PROVIDERS_ADDR", default_value = "127.0.0.1:8090", value_name = "IP:PORT",
+        value_parser = address)]
+    pub(super) providers_addr: SocketAddr,
+    /// File that keeps what they did; without it a restart forgets that.
+    #[arg(long, env = "APP_PROVIDERS_STATE", value_name = "FILE")]
+    pub(super) state: Option<PathBuf>,
 }
 
 /// What `app load` shall do.

@@ -230,3 +230,6 @@ fn lost(error: reqwest::Error) -> Cause {
         Cause::Broken(error)
     }
 }
+
+#[cfg(test)]
+mod tests;
