@@ -2,6 +2,7 @@
 
 mod orders;
 mod problem;
+mod sagas;
 
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub(crate) fn router(shared: Shared) -> Router {
     };
     let (orders, create) = tracked("/orders", post(orders::create));
     let (order, show) = tracked("/orders/{id}", get(orders::show));
+    let (saga, history) = tracked("/sagas/{id}", get(sagas::show));
     let other = Label {
         shared: shared.clone(),
         route: "other",
@@ -41,6 +43,7 @@ pub(crate) fn router(shared: Shared) -> Router {
     Router::new()
         .route(orders, create)
         .route(order, show)
+        .route(saga, history)
         .fallback(not_found.layer(from_fn_with_state(other, track)))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(shared.clone())

@@ -10,10 +10,12 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser as _};
 use reliability::mysql::MysqlUrl;
+use reliability::saga::SagaStatus;
 
 use crate::amqp::AmqpUrl;
+use crate::fulfilment::SagaSettings;
 use crate::target::Target;
-use args::{BrokerArgs, Cli, MysqlArgs, PoolArgs, ProviderArgs, Raw};
+use args::{BrokerArgs, Cli, MysqlArgs, PoolArgs, ProviderArgs, Raw, RawSaga, RawStock, SagaArgs};
 
 pub(crate) use args::{LoadArgs, LogFormat, QueueType};
 
@@ -33,15 +35,15 @@ pub(crate) enum Action {
     Worker {
         mysql: MysqlSettings,
         broker: BrokerSettings,
-        #[allow(dead_code, reason = "the sagas call providers")]
         providers: ProviderSettings,
+        saga: SagaSettings,
         http: SocketAddr,
     },
     Serve {
         mysql: MysqlSettings,
         broker: BrokerSettings,
-        #[allow(dead_code, reason = "the sagas call providers")]
         providers: ProviderSettings,
+        saga: SagaSettings,
         http: SocketAddr,
     },
     Providers {
@@ -49,7 +51,32 @@ pub(crate) enum Action {
         state: Option<PathBuf>,
     },
     Load(LoadArgs),
+    Saga(MysqlUrl, SagaAction),
+    Stock(MysqlUrl, StockAction),
     Migrate(MysqlUrl),
+}
+
+/// What to do with sagas.
+pub(crate) enum SagaAction {
+    List {
+        status: Option<SagaStatus>,
+        limit: u32,
+        json: bool,
+    },
+    Show {
+        id: String,
+        json: bool,
+    },
+    Retry {
+        id: String,
+    },
+}
+
+/// What to do with the stock.
+pub(crate) enum StockAction {
+    Set { sku: String, available: u32 },
+    Fill { available: u32 },
+    List { json: bool },
 }
 
 /// Where the tables are.
@@ -70,7 +97,6 @@ pub(crate) struct BrokerSettings {
 
 /// Whom the sagas call, and how patiently.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "the sagas call providers")]
 pub(crate) struct ProviderSettings {
     pub(crate) payment_url: Target,
     pub(crate) shipping_url: Target,
@@ -127,12 +153,14 @@ fn check(cli: Cli) -> Result<Command, clap::Error> {
             mysql: args.pool.check()?,
             broker: args.broker.check()?,
             providers: args.providers.check(),
+            saga: args.saga.check(),
             http: args.worker_http_addr,
         },
         Raw::Serve(args) => Action::Serve {
             mysql: args.pool.check()?,
             broker: args.broker.check()?,
             providers: args.providers.check(),
+            saga: args.saga.check(),
             http: args.http.http_addr,
         },
         Raw::Providers(args) => Action::Providers {
@@ -140,6 +168,14 @@ fn check(cli: Cli) -> Result<Command, clap::Error> {
             state: args.state,
         },
         Raw::Load(args) => Action::Load(args),
+        Raw::Saga(raw) => {
+            let (mysql, action) = saga(raw);
+            Action::Saga(mysql.check()?, action)
+        }
+        Raw::Stock(raw) => {
+            let (mysql, action) = stock(raw);
+            Action::Stock(mysql.check()?, action)
+        }
         Raw::Migrate(args) => Action::Migrate(args.check()?),
     };
     Ok(Command {
@@ -147,6 +183,66 @@ fn check(cli: Cli) -> Result<Command, clap::Error> {
         log_format: cli.log_format,
         action,
     })
+}
+
+fn saga(raw: RawSaga) -> (MysqlArgs, SagaAction) {
+    match raw {
+        RawSaga::List {
+            mysql,
+            status,
+            limit,
+            json,
+        } => {
+            let limit = checked(limit);
+            (
+                mysql,
+                SagaAction::List {
+                    status,
+                    limit,
+                    json,
+                },
+            )
+        }
+        RawSaga::Show { mysql, id, json } => (mysql, SagaAction::Show { id, json }),
+        RawSaga::Retry { mysql, id } => (mysql, SagaAction::Retry { id }),
+    }
+}
+
+fn stock(raw: RawStock) -> (MysqlArgs, StockAction) {
+    match raw {
+        RawStock::Set {
+            mysql,
+            sku,
+            available,
+        } => {
+            let available = checked(available);
+            (mysql, StockAction::Set { sku, available })
+        }
+        RawStock::Fill { mysql, available } => {
+            let available = checked(available);
+            (mysql, StockAction::Fill { available })
+        }
+        RawStock::List { mysql, json } => (mysql, StockAction::List { json }),
+    }
+}
+
+/// A number that is within its bounds already.
+fn checked(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl SagaArgs {
+    fn check(self) -> SagaSettings {
+        let time = Duration::from_millis;
+        SagaSettings {
+            lease: time(self.saga_lease_ms),
+            poll_interval: time(self.saga_poll_ms),
+            attempts: checked(self.saga_attempts),
+            retry: time(self.saga_retry_ms),
+            recover: time(self.saga_recover_ms),
+            concurrency: usize::try_from(self.saga_concurrency).unwrap_or(1),
+        }
+    }
 }
 
 impl MysqlArgs {

@@ -153,8 +153,9 @@ pub(crate) async fn ready_for_sql(database: &Database) -> Result<(), String> {
 }
 
 async fn tables(database: &Database) -> Result<(), String> {
-    // The scope came with the last of the migrations that the API needs.
-    let look = "SELECT scope FROM orders, order_items, outbox_events, inbox_events, idempotency_keys LIMIT 0";
+    // The scope, the history of a step and the time of a command came with the last of the migrations that are needed.
+    let look = "SELECT scope, undo_attempts, available_at FROM orders, order_items, inventory, outbox_events, inbox_events, \
+        idempotency_keys, command_queue, saga_steps LIMIT 0";
     let said = |error: anyhow::Error| chain(error.as_ref());
     let mut conn = database
         .connection()

@@ -23,6 +23,11 @@ use report::Tally;
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(35);
 
+/// The goods that are ordered.
+pub(crate) fn skus() -> impl Iterator<Item = String> {
+    client::skus()
+}
+
 /// Places the orders and prints what happened; exit code 1 if any failed.
 pub(crate) async fn run(args: LoadArgs, stop: CancellationToken) -> Result<ExitCode> {
     let http = Client::builder()

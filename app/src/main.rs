@@ -1,7 +1,7 @@
 //! The order service: one binary for its API, its worker, and what one needs to try them out.
 //!
 //! `api` writes an order and its outbox row in one transaction; the relay publishes the row; `worker` consumes the
-//! message, once, and acknowledges it after its own commit.
+//! message, once, acknowledges it after its own commit, and runs the saga that the order asks for.
 
 mod amqp;
 mod api;
@@ -15,6 +15,8 @@ mod orders;
 mod providers;
 mod rfc3339;
 mod run;
+mod sagas;
+mod stock;
 mod target;
 mod telemetry;
 mod worker;

@@ -1,7 +1,7 @@
 //! Every metric, in one place.
 
-#[allow(dead_code, reason = "the sagas call providers")]
 mod external;
+mod sagas;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -11,7 +11,9 @@ use prometheus::{
 use reliability::idempotency::{Counts, Idempotency};
 use reliability::mysql::Database;
 
+use crate::fulfilment::Fulfilment;
 pub(crate) use external::External;
+use sagas::Sagas;
 
 /// From a fast insert to the longest request, in seconds.
 const REQUEST: [f64; 13] = [
@@ -40,8 +42,9 @@ pub(crate) struct Metrics {
     /// From an event's `created_at` to the commit of its effect.
     pub(crate) event_seconds: Histogram,
     /// What is known of calls to other services.
-    #[allow(dead_code, reason = "the sagas call providers")]
     pub(crate) external: External,
+    /// Sagas on their way.
+    pub(crate) sagas: Sagas,
 }
 
 impl Metrics {
@@ -85,8 +88,14 @@ impl Metrics {
             )?,
             event_seconds: register(r, Histogram::with_opts(event.buckets(EVENT.to_vec()))?)?,
             external: External::new(r)?,
+            sagas: Sagas::new(r)?,
             registry,
         })
+    }
+
+    /// Shows what the sagas of this process do.
+    pub(crate) fn watch_sagas(&self, fulfilment: &Fulfilment) -> Result<(), prometheus::Error> {
+        sagas::watch(&self.registry, fulfilment)
     }
 
     /// The text that Prometheus scrapes.
@@ -251,6 +260,9 @@ mod tests {
             "app_events_duplicate_total 0",
             "app_events_poison_total 0",
             "app_event_delay_seconds_count 0",
+            "saga_running_total 0",
+            "saga_compensating_total 0",
+            "saga_compensation_failed_total 0",
         ] {
             assert!(
                 text.lines().any(|found| found == line),

@@ -27,6 +27,12 @@ const ORDERS: Migration = Migration {
     name: "orders",
     sql: include_str!("../../migrations/0003_orders.sql"),
 };
+/// Goods told apart byte by byte.
+const EXACT_SKUS: Migration = Migration {
+    version: 7,
+    name: "exact_skus",
+    sql: include_str!("../../migrations/0007_exact_skus.sql"),
+};
 
 /// Brings the database up to date, and prints what was done.
 pub(crate) async fn run(url: &MysqlUrl) -> Result<()> {
@@ -50,6 +56,7 @@ pub(crate) async fn run(url: &MysqlUrl) -> Result<()> {
         migrate::DEAD_LETTER_KEY,
         migrate::LEASES,
         migrate::IDEMPOTENCY_KEYS,
+        EXACT_SKUS,
     ];
     let report = migrate::run(&mut conn, &all)
         .await

@@ -1,18 +1,17 @@
-//! Orders: what a valid one is (pure). Their SQL is in [`store`].
+//! Orders: what a valid one is (pure). Their SQL is in [`store`] and [`state`].
 
+pub(crate) mod state;
 pub(crate) mod store;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Status of an order that nothing has acted upon.
-pub(crate) const CREATED: &str = "CREATED";
 /// Most items of one order: they are one INSERT and one event.
 const ITEMS_MAX: usize = 500;
 /// Longest SKU, in characters, as its column holds it.
 const SKU_MAX: usize = 64;
 /// Most faults told at once.
-const FAULTS_MAX: usize = 20;
+pub(crate) const FAULTS_MAX: usize = 20;
 
 /// A valid order, not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +48,14 @@ impl NewOrder {
             Some(_) | None => Err(faults.0),
         }
     }
+}
+
+/// Whether goods may have that name. Text columns are compared without the spaces at their end.
+pub(crate) fn is_sku(text: &str) -> bool {
+    !text.is_empty()
+        && text.trim() == text
+        && text.chars().count() <= SKU_MAX
+        && !text.chars().any(char::is_control)
 }
 
 #[derive(Default)]
@@ -126,16 +133,10 @@ impl Faults {
         let field = format!("{path}.sku");
         match item.get("sku") {
             None => self.add(field, "is missing"),
-            Some(Value::String(sku))
-                if !sku.trim().is_empty()
-                    && sku.chars().count() <= SKU_MAX
-                    && !sku.chars().any(char::is_control) =>
-            {
-                Some(sku.clone())
-            }
+            Some(Value::String(sku)) if is_sku(sku) => Some(sku.clone()),
             Some(_) => {
                 let detail = format!(
-                    "must be a text of 1 to {SKU_MAX} characters, not blank, none of control"
+                    "must be a text of 1 to {SKU_MAX} characters, with no white space at its ends, none of control"
                 );
                 self.add(field, detail)
             }
@@ -228,12 +229,12 @@ mod tests {
             )),
             ["items[0].sku", "items[0].qty", "items[0].price_cents"]
         );
-        assert_eq!(
-            fields(&with_item(
-                json!({"sku": "a\u{0}", "qty": 1, "price_cents": 1})
-            )),
-            ["items[0].sku"]
-        );
+        for sku in ["a\u{0}", " a", "a ", " "] {
+            assert_eq!(
+                fields(&with_item(json!({"sku": sku, "qty": 1, "price_cents": 1}))),
+                ["items[0].sku"]
+            );
+        }
     }
 
     #[test]

@@ -7,20 +7,27 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use reliability::idempotency::{self, Idempotency};
-use reliability::mysql::{Database, Settings};
+use reliability::mysql::{Database, MysqlUrl, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::cli::{Action, BrokerSettings, Command, MysqlSettings};
+use crate::cli::{
+    Action, BrokerSettings, Command, MysqlSettings, ProviderSettings, SagaAction, StockAction,
+};
+use crate::fulfilment::{Fulfilment, SagaSettings};
 use crate::http::Readiness;
 use crate::metrics::Metrics;
 use crate::worker::Worker;
-use crate::{api, cli, http, load, migrate, providers, telemetry};
+use crate::{api, cli, http, load, migrate, providers, sagas, stock, telemetry};
 
 /// How often expired idempotency keys are looked for.
 const CLEAN: Duration = Duration::from_secs(60);
+/// Longest transaction.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// How often sagas are counted for the metrics.
+const COUNT: Duration = Duration::from_secs(5);
 /// Longest wait for connections to close at the end.
 const CLOSE: Duration = Duration::from_secs(5);
 
@@ -58,34 +65,78 @@ async fn act(action: Action) -> Result<ExitCode> {
         Action::Worker {
             mysql,
             broker,
-            providers: _,
+            providers,
+            saga,
             http,
         } => {
-            let scene = Scene::new(&mysql)?;
-            scene
-                .work(broker, http::router, http, "APP_WORKER_HTTP_ADDR", stop)
-                .await?;
+            let scene = Scene::for_sagas(&mysql, saga.lease)?;
+            let fulfilment = scene.fulfilment(&saga, &providers)?;
+            let page = (
+                http::router as fn(http::Shared) -> axum::Router,
+                http,
+                "APP_WORKER_HTTP_ADDR",
+            );
+            scene.work(broker, fulfilment, page, stop).await?;
             scene.close().await;
         }
         Action::Serve {
             mysql,
             broker,
-            providers: _,
+            providers,
+            saga,
             http,
         } => {
-            let scene = Scene::new(&mysql)?;
-            scene
-                .work(broker, api::router, http, "APP_HTTP_ADDR", stop)
-                .await?;
+            let scene = Scene::for_sagas(&mysql, saga.lease)?;
+            let fulfilment = scene.fulfilment(&saga, &providers)?;
+            let page = (
+                api::router as fn(http::Shared) -> axum::Router,
+                http,
+                "APP_HTTP_ADDR",
+            );
+            scene.work(broker, fulfilment, page, stop).await?;
             scene.close().await;
         }
         Action::Providers { address, state } => {
             providers::run(address, state.as_deref(), stop).await?;
         }
         Action::Load(args) => return load::run(args, stop).await,
+        Action::Saga(url, action) => return saga(&url, action).await,
+        Action::Stock(url, action) => stock(&url, action).await?,
         Action::Migrate(url) => migrate::run(&url).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn saga(url: &MysqlUrl, action: SagaAction) -> Result<ExitCode> {
+    let database = Database::new(url, Settings::default());
+    let done = match action {
+        SagaAction::List {
+            status,
+            limit,
+            json,
+        } => sagas::list(&database, status, limit, json).await,
+        SagaAction::Show { id, json } => sagas::show(&database, &id, json).await,
+        SagaAction::Retry { id } => {
+            return close(sagas::retry(&database, &id).await, database).await;
+        }
+    };
+    close(done.map(|()| ExitCode::SUCCESS), database).await
+}
+
+async fn stock(url: &MysqlUrl, action: StockAction) -> Result<()> {
+    let database = Database::new(url, Settings::default());
+    let done = match action {
+        StockAction::Set { sku, available } => stock::set(&database, &sku, available).await,
+        StockAction::Fill { available } => stock::fill(&database, available).await,
+        StockAction::List { json } => stock::list(&database, json).await,
+    };
+    close(done, database).await
+}
+
+/// Says goodbye to the server, which else counts an aborted connection; what was done counts more.
+async fn close<T>(done: Result<T>, database: Database) -> Result<T> {
+    timeout(CLOSE, database.close()).await.ok();
+    done
 }
 
 /// What the servers of one process share.
@@ -97,9 +148,18 @@ struct Scene {
 
 impl Scene {
     fn new(mysql: &MysqlSettings) -> Result<Self> {
+        Self::with(mysql, ATTEMPT)
+    }
+
+    /// A lease has to outlast one and a half transactions: it is not renewed within one.
+    fn for_sagas(mysql: &MysqlSettings, lease: Duration) -> Result<Self> {
+        Self::with(mysql, ATTEMPT.min(lease / 2))
+    }
+
+    fn with(mysql: &MysqlSettings, attempt_timeout: Duration) -> Result<Self> {
         let settings = Settings {
             max_connections: mysql.connections,
-            attempt_timeout: Duration::from_secs(10),
+            attempt_timeout,
             ..Settings::default()
         };
         let database = Database::new(&mysql.url, settings);
@@ -137,19 +197,28 @@ impl Scene {
         }
     }
 
-    /// A worker, and the pages beside it; if one of them ends, so does the other.
+    fn fulfilment(&self, saga: &SagaSettings, providers: &ProviderSettings) -> Result<Fulfilment> {
+        let external = &self.metrics.external;
+        let fulfilment = Fulfilment::new(&self.database, saga, providers, external)?;
+        self.metrics
+            .watch_sagas(&fulfilment)
+            .context("cannot set up the metrics")?;
+        Ok(fulfilment)
+    }
+
+    /// A worker, its sagas, and the pages beside it; if one of them ends, so do the others.
     async fn work(
         &self,
         broker: BrokerSettings,
-        router: impl FnOnce(http::Shared) -> axum::Router,
-        address: SocketAddr,
-        variable: &str,
+        fulfilment: Fulfilment,
+        (router, address, variable): (fn(http::Shared) -> axum::Router, SocketAddr, &str),
         stop: CancellationToken,
     ) -> Result<()> {
         let readiness = Arc::new(Readiness::with_broker());
         let worker = Worker::new(
             broker,
             self.database.clone(),
+            fulfilment.clone(),
             self.metrics.clone(),
             readiness.clone(),
         );
@@ -165,7 +234,13 @@ impl Scene {
             stop.cancel();
             worked
         };
-        let (served, worked) = tokio::join!(serving, working);
+        let fulfilling = async {
+            tokio::select! {
+                () = fulfilment.run(&stop) => {}
+                never = self.metrics.sagas.keep_counting(&self.database, COUNT) => match never {},
+            }
+        };
+        let (served, worked, ()) = tokio::join!(serving, working, fulfilling);
         served.and(worked)
     }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::cli::BrokerSettings;
+use crate::fulfilment::Fulfilment;
 use crate::http::Readiness;
 use crate::metrics::Metrics;
 use crate::telemetry::chain;
@@ -37,12 +38,13 @@ impl Worker {
     pub(crate) fn new(
         broker: BrokerSettings,
         database: Database,
+        fulfilment: Fulfilment,
         metrics: Arc<Metrics>,
         readiness: Arc<Readiness>,
     ) -> Self {
         Self {
             broker,
-            recorder: Recorder::new(database, metrics),
+            recorder: Recorder::new(database, fulfilment, metrics),
             readiness,
         }
     }

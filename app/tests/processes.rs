@@ -49,23 +49,23 @@ async fn unreadable_messages_go_to_dead_letters(server: &str) -> Result<()> {
     let deep = format!("{}1{}", "[".repeat(150), "]".repeat(150));
     let long = "x".repeat(129);
     let bad: [(&str, &str, Vec<u8>); 6] = [
-        ("garbage", "OrderCreated", b"\xff\x00 not json".to_vec()),
+        ("garbage", "OrderSeen", b"\xff\x00 not json".to_vec()),
         ("empty", "", Vec::new()),
         (
             "no-payload",
-            "OrderCreated",
+            "OrderSeen",
             br#"{"event_type":"A","idempotency_key":"k"}"#.to_vec(),
         ),
         (
             "long-type",
             &long,
-            event("k", "{}").replace("OrderCreated", &long).into_bytes(),
+            event("k", "{}").replace("OrderSeen", &long).into_bytes(),
         ),
         // JSON, but more than the servers take.
-        ("deep", "OrderCreated", event("deep", &deep).into_bytes()),
+        ("deep", "OrderSeen", event("deep", &deep).into_bytes()),
         (
             "deep-too",
-            "OrderCreated",
+            "OrderSeen",
             event("deep-too", &deep).into_bytes(),
         ),
     ];
@@ -324,10 +324,10 @@ async fn messages_too_big_for_mysql_go_to_dead_letters() -> Result<()> {
     let text = |length| format!("\"{}\"", "x".repeat(length));
     // A text is no envelope, and the error quotes it.
     scene
-        .publish("quoted", "OrderCreated", text(200_000).as_bytes())
+        .publish("quoted", "OrderSeen", text(200_000).as_bytes())
         .await?;
     let big = event("big", &text(3_000_000));
-    scene.publish("big", "OrderCreated", big.as_bytes()).await?;
+    scene.publish("big", "OrderSeen", big.as_bytes()).await?;
     scene.publish_event("after").await?;
     until("all messages to be settled", async || {
         Ok(scene.number(INBOX).await? == 2 && scene.number(DEAD).await? == 2)

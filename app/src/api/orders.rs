@@ -17,10 +17,13 @@ use tracing::{error, warn};
 
 use super::problem::Problem;
 use crate::http::Shared;
+use crate::orders::state::Status;
 use crate::orders::store::{self, StoreError};
-use crate::orders::{CREATED, NewOrder};
+use crate::orders::{FAULTS_MAX, Fault, NewOrder};
 use crate::telemetry::chain;
 
+/// The preference of a client that does not wait (RFC 7240 section 4.1).
+const RESPOND_ASYNC: &str = "respond-async";
 /// Longest read of an order.
 const READ: Duration = Duration::from_secs(5);
 
@@ -33,9 +36,35 @@ pub(super) async fn create(
 ) -> Result<Response, Response> {
     let request = request.map_err(IntoResponse::into_response)?;
     let order = read(&request).map_err(IntoResponse::into_response)?;
+    let manner = Manner::of(request.headers());
     Ok(request
-        .answer(&shared.idempotency, move |ticket| place(ticket, order))
+        .answer(&shared.idempotency, move |ticket| {
+            place(ticket, order, manner)
+        })
         .await)
+}
+
+/// How the client wants to be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// 201: the order is there, and its saga follows from its event.
+    Created,
+    /// 202: the command that starts the saga is there, too, and is worked on whether or not the broker is up.
+    Accepted,
+}
+
+impl Manner {
+    /// Reads `Prefer: respond-async` (RFC 7240 section 4.1), wherever it stands in a list of preferences.
+    fn of(headers: &HeaderMap) -> Self {
+        let asked = headers
+            .get_all("prefer")
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|preference| preference.split([';', '=']).next())
+            .any(|name| name.trim().eq_ignore_ascii_case(RESPOND_ASYNC));
+        if asked { Self::Accepted } else { Self::Created }
+    }
 }
 
 fn read(request: &IdempotentRequest) -> Result<NewOrder, Problem> {
@@ -55,22 +84,51 @@ fn read(request: &IdempotentRequest) -> Result<NewOrder, Problem> {
 }
 
 /// The order, its event and the answer for its key, in one transaction.
-async fn place(ticket: Ticket, order: NewOrder) -> Response {
+async fn place(ticket: Ticket, order: NewOrder, manner: Manner) -> Response {
     let placed = ticket
         .run(async move |tx| {
-            let id = store::create(tx, &order).await?;
-            let body = json!({ "id": id, "status": CREATED, "total_cents": order.total_cents });
-            Ok::<_, StoreError>(
-                Answer::new(StatusCode::CREATED.as_u16(), body.to_string())
+            let unknown = store::unknown_goods(tx, &order).await?;
+            if !unknown.is_empty() {
+                return Ok::<_, StoreError>(unknown_goods(&unknown));
+            }
+            let id = store::create(tx, &order, manner == Manner::Accepted).await?;
+            let body = json!({
+                "id": id,
+                "status": Status::Created.as_str(),
+                "total_cents": order.total_cents,
+            });
+            let answer = |status: StatusCode| {
+                Answer::new(status.as_u16(), body.to_string())
                     .with_header("content-type", "application/json")
-                    .with_header("location", format!("/orders/{id}")),
-            )
+                    .with_header("location", format!("/orders/{id}"))
+            };
+            Ok(match manner {
+                Manner::Created => answer(StatusCode::CREATED),
+                Manner::Accepted => {
+                    answer(StatusCode::ACCEPTED).with_header("preference-applied", RESPOND_ASYNC)
+                }
+            })
         })
         .await;
     match placed {
         Ok(answer) => answer.into_response(),
         Err(failure) => failed(&failure).into_response(),
     }
+}
+
+/// Refused by the business: stored with the key, and told again.
+fn unknown_goods(places: &[usize]) -> Answer {
+    let faults = places
+        .iter()
+        .take(FAULTS_MAX)
+        .map(|place| Fault {
+            field: format!("items[{place}].sku"),
+            detail: "is not in the stock".to_owned(),
+        })
+        .collect();
+    let problem = Problem::invalid(faults);
+    Answer::new(problem.status().as_u16(), problem.body().to_string())
+        .with_header("content-type", super::problem::MEDIA_TYPE)
 }
 
 /// Shows an order.
@@ -131,7 +189,7 @@ fn failed(failure: &TransactionError<WorkError<StoreError>>) -> Problem {
 }
 
 /// Logs a failure; the client learns no more than that it may try again.
-fn unavailable(failure: &(dyn StdError + 'static)) -> Problem {
+pub(super) fn unavailable(failure: &(dyn StdError + 'static)) -> Problem {
     error!(error = %chain(failure), "request failed");
     Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
@@ -142,6 +200,31 @@ fn unavailable(failure: &(dyn StdError + 'static)) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_preference_is_found_in_any_list() {
+        let manner = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("prefer", value.parse().unwrap());
+            }
+            Manner::of(&headers)
+        };
+        for asked in [
+            &["respond-async"][..],
+            &["wait=10, Respond-Async"],
+            &["a", "respond-async;x=1"],
+        ] {
+            assert_eq!(manner(asked), Manner::Accepted, "{asked:?}");
+        }
+        for other in [
+            &[][..],
+            &["respond-asynchronously"],
+            &["handling=respond-async"],
+        ] {
+            assert_eq!(manner(other), Manner::Created, "{other:?}");
+        }
+    }
 
     #[test]
     fn json_is_json_with_any_parameter() {

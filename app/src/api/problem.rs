@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::orders::Fault;
 
@@ -39,8 +39,15 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+/// Of a problem's body (RFC 9457 section 3).
+pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
+
+impl Problem {
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn body(&self) -> Value {
         let mut body = json!({
             "type": "about:blank",
             "title": self.status.canonical_reason(),
@@ -50,9 +57,15 @@ impl IntoResponse for Problem {
         if !self.faults.is_empty() {
             body["errors"] = json!(self.faults);
         }
-        let mut response = (self.status, Json(body)).into_response();
+        body
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
         let headers = response.headers_mut();
-        let kind = HeaderValue::from_static("application/problem+json");
+        let kind = HeaderValue::from_static(MEDIA_TYPE);
         headers.insert(header::CONTENT_TYPE, kind);
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use reliability::saga::SagaStatus;
 
+use crate::orders;
 use crate::target::Target;
 
 /// Order service with a transactional outbox.
@@ -51,14 +53,15 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Raw {
-    /// Serve the HTTP API: POST /orders, GET /orders/ID, /metrics, /livez, /readyz.
+    /// Serve the HTTP API: POST /orders, GET /orders/ID, GET /sagas/ID, /metrics, /livez, /readyz.
     ///
     /// An order, its items and its OrderCreated event are written in one transaction.
     Api(ApiArgs),
-    /// Consume order events from RabbitMQ, each once.
+    /// Consume order events from RabbitMQ, each once, and run the saga of each new order.
     ///
     /// Declares the exchange, the queue and their binding if they are missing. A message is acknowledged after the
-    /// transaction that recorded it in inbox_events; one that can't be read goes to dead_letter_events.
+    /// transaction that recorded it in inbox_events, with the command that starts the saga; one that can't be read goes to
+    /// dead_letter_events. Any number of workers may share the work; what one leaves behind, another carries on.
     Worker(WorkerArgs),
     /// API and worker in one process; /metrics and /readyz cover both.
     Serve(ServeArgs),
@@ -71,10 +74,115 @@ pub(super) enum Raw {
     ///
     /// Prints rate and latency, as text or JSON, and exits with 1 if any order failed.
     Load(LoadArgs),
+    /// Show sagas, and try a stuck one again.
+    #[command(subcommand)]
+    Saga(RawSaga),
+    /// Show and change what can be sold.
+    #[command(subcommand)]
+    Stock(RawStock),
     /// Create or update the tables; safe to run twice, and by many processes at once.
     ///
     /// Creates the database too, if it is missing and the account may do so.
     Migrate(MysqlArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RawSaga {
+    /// The newest sagas.
+    List {
+        #[command(flatten)]
+        mysql: MysqlArgs,
+        /// Only those of this status.
+        #[arg(long, value_name = "STATUS", value_parser = saga_status)]
+        status: Option<SagaStatus>,
+        /// Most sagas shown, 1 to 10000.
+        #[arg(long, default_value = "50", value_name = "N",
+            value_parser = |text: &str| number(text, 1, 10_000))]
+        limit: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One saga with the history of its steps.
+    Show {
+        #[command(flatten)]
+        mysql: MysqlArgs,
+        /// The saga.
+        id: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a saga due now whose compensation has failed, or that waits for another attempt.
+    ///
+    /// Exits with 1 if there is nothing to try again.
+    Retry {
+        #[command(flatten)]
+        mysql: MysqlArgs,
+        /// The saga.
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RawStock {
+    /// Set what is available of one sku.
+    Set {
+        #[command(flatten)]
+        mysql: MysqlArgs,
+        /// Name of the goods, 1 to 64 characters.
+        #[arg(value_parser = sku)]
+        sku: String,
+        /// How many can be sold, 0 to 2147483647.
+        #[arg(value_parser = |text: &str| number(text, 0, 2_147_483_647))]
+        available: u64,
+    },
+    /// Set what is available of all that `app load` orders.
+    Fill {
+        #[command(flatten)]
+        mysql: MysqlArgs,
+        /// How many of each can be sold, 0 to 2147483647.
+        #[arg(long, default_value = "1000000", value_name = "N",
+            value_parser = |text: &str| number(text, 0, 2_147_483_647))]
+        available: u64,
+    },
+    /// Show what is available and reserved.
+    List {
+        #[command(flatten)]
+        mysql: MysqlArgs,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// How the saga's workers behave.
+#[derive(Debug, Args)]
+pub(super) struct SagaArgs {
+    /// How long a saga stays with a worker that died, 500 to 3600000 ms.
+    #[arg(long, env = "APP_SAGA_LEASE_MS", default_value = "30000", value_name = "MS",
+        value_parser = |text: &str| number(text, 500, 3_600_000))]
+    pub(super) saga_lease_ms: u64,
+    /// Longest time between two looks for work, 10 to 60000 ms.
+    #[arg(long, env = "APP_SAGA_POLL_MS", default_value = "1000", value_name = "MS",
+        value_parser = |text: &str| number(text, 10, 60_000))]
+    pub(super) saga_poll_ms: u64,
+    /// Attempts of a step before the saga is undone, and of an undo before it is stuck, 1 to 100.
+    #[arg(long, env = "APP_SAGA_ATTEMPTS", default_value = "3", value_name = "N",
+        value_parser = |text: &str| number(text, 1, 100))]
+    pub(super) saga_attempts: u64,
+    /// First delay between attempts, 1 to 600000 ms; it doubles, up to 10 s.
+    #[arg(long, env = "APP_SAGA_RETRY_MS", default_value = "500", value_name = "MS",
+        value_parser = |text: &str| number(text, 1, 600_000))]
+    pub(super) saga_retry_ms: u64,
+    /// First delay until a failed compensation is tried again, 1 to 3600000 ms; it doubles, up to 10 min.
+    #[arg(long, env = "APP_SAGA_RECOVER_MS", default_value = "30000", value_name = "MS",
+        value_parser = |text: &str| number(text, 1, 3_600_000))]
+    pub(super) saga_recover_ms: u64,
+    /// Sagas worked on at once, 1 to 1000.
+    #[arg(long, env = "APP_SAGA_CONCURRENCY", default_value = "16", value_name = "N",
+        value_parser = |text: &str| number(text, 1, 1000))]
+    pub(super) saga_concurrency: u64,
 }
 
 #[derive(Debug, Args)]
@@ -94,7 +202,7 @@ pub(super) struct PoolArgs {
     #[command(flatten)]
     pub(super) mysql: MysqlArgs,
     /// Most connections to MySQL, 1 to 1000.
-    #[arg(long, env = "APP_MYSQL_CONNECTIONS", default_value = "16", value_name = "N",
+    #[arg(long, env = "APP_MYSQL_CONNECTIONS", default_value = "32", value_name = "N",
         value_parser = |text: &str| number(text, 1, 1000))]
     pub(super) mysql_connections: u64,
 }
@@ -184,6 +292,8 @@ pub(super) struct WorkerArgs {
     pub(super) broker: BrokerArgs,
     #[command(flatten)]
     pub(super) providers: ProviderArgs,
+    #[command(flatten)]
+    pub(super) saga: SagaArgs,
     /// Where /metrics, /livez and /readyz of the worker are.
     #[arg(long, env = "APP_WORKER_HTTP_ADDR", default_value = "127.0.0.1:8081", value_name = "IP:PORT",
         value_parser = address)]
@@ -200,6 +310,8 @@ pub(super) struct ServeArgs {
     pub(super) broker: BrokerArgs,
     #[command(flatten)]
     pub(super) providers: ProviderArgs,
+    #[command(flatten)]
+    pub(super) saga: SagaArgs,
 }
 
 /// What `app providers` needs.
@@ -255,4 +367,28 @@ fn name(text: &str) -> Result<String, &'static str> {
         return Ok(text.to_owned());
     }
     Err("1 to 255 bytes that don't begin with amq. are allowed")
+}
+
+/// Names of goods, as the API takes them.
+fn sku(text: &str) -> Result<String, &'static str> {
+    if orders::is_sku(text) {
+        return Ok(text.to_owned());
+    }
+    Err("1 to 64 characters are allowed, with no white space at the ends, none of control")
+}
+
+fn saga_status(text: &str) -> Result<SagaStatus, String> {
+    let all = [
+        SagaStatus::Running,
+        SagaStatus::Completed,
+        SagaStatus::Failed,
+        SagaStatus::Compensating,
+        SagaStatus::Compensated,
+        SagaStatus::CompensationFailed,
+    ];
+    let wanted = |status: &SagaStatus| status.to_string().eq_ignore_ascii_case(text);
+    all.into_iter().find(wanted).ok_or_else(|| {
+        let names = all.map(|status| status.to_string()).join(", ");
+        format!("one of these is allowed: {names}")
+    })
 }

@@ -101,12 +101,24 @@ fn due(number: u64, rate: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
 }
 
+/// Goods that are ordered.
+const SKUS: u64 = 50;
+
+/// All that [`order`] may order.
+pub(super) fn skus() -> impl Iterator<Item = String> {
+    (0..SKUS).map(sku)
+}
+
+fn sku(number: u64) -> String {
+    format!("SKU-{number}")
+}
+
 /// One to three items, for one of a thousand customers.
 fn order(number: u64) -> Value {
     let items: Vec<Value> = (0..=number % 3)
         .map(|line| {
             json!({
-                "sku": format!("SKU-{}", (number + line) % 50),
+                "sku": sku((number + line) % SKUS),
                 "qty": line + 1,
                 "price_cents": 100 + (number * 7 + line) % 10_000,
             })
@@ -141,9 +153,14 @@ mod tests {
     use crate::orders::NewOrder;
 
     #[test]
-    fn every_order_is_valid() {
+    fn every_order_is_valid_and_of_known_goods() {
+        let known: Vec<String> = skus().collect();
         for number in 0..1000 {
-            assert!(NewOrder::parse(&order(number)).is_ok(), "{number}");
+            let order = NewOrder::parse(&order(number)).unwrap();
+            assert!(
+                order.items.iter().all(|item| known.contains(&item.sku)),
+                "{number}"
+            );
         }
     }
 

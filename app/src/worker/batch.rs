@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use lapin::message::Delivery;
 use mysql_async::Transaction;
 use mysql_async::prelude::Queryable as _;
+use reliability::commands::CommandError;
 use reliability::inbox::{self, Claim, Event, InboxError};
 use reliability::mysql::IsolationLevel::ReadCommitted;
 use reliability::mysql::{Database, TransactionError, server_error};
@@ -16,12 +17,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use super::message::{self, Incoming, Poison};
+use crate::fulfilment::{self, Fulfilment};
 use crate::metrics::Metrics;
 use crate::telemetry::chain;
 
-/// Records messages in MySQL, each event once.
+/// Records messages in MySQL, each event once, and what they ask for with them.
 pub(crate) struct Recorder {
     database: Database,
+    fulfilment: Fulfilment,
     metrics: Arc<Metrics>,
 }
 
@@ -48,14 +51,20 @@ type Failure = TransactionError<RecordError>;
 enum RecordError {
     #[error("cannot record events")]
     Inbox(#[from] InboxError),
+    #[error("cannot ask for the saga of an order")]
+    Command(#[from] CommandError),
     #[error("cannot write a dead letter")]
     DeadLetter(#[source] mysql_async::Error),
 }
 
 impl Recorder {
     /// In that database.
-    pub(crate) fn new(database: Database, metrics: Arc<Metrics>) -> Self {
-        Self { database, metrics }
+    pub(crate) fn new(database: Database, fulfilment: Fulfilment, metrics: Arc<Metrics>) -> Self {
+        Self {
+            database,
+            fulfilment,
+            metrics,
+        }
     }
 
     /// Records a batch; waits for MySQL as long as it takes.
@@ -126,6 +135,9 @@ impl Recorder {
             match (entry, entry.is_ok().then(|| claims.next()).flatten()) {
                 (Ok(event), Some(Claim::First)) => {
                     self.metrics.processed.inc();
+                    if event.order.is_some() {
+                        self.fulfilment.wake();
+                    }
                     if let Some(created) = event.created_at {
                         // Clocks may differ: an event is never from the future.
                         let latency = now.duration_since(created).unwrap_or_default();
@@ -147,7 +159,7 @@ impl Recorder {
     }
 }
 
-/// Claims the events and writes the dead letters of a batch.
+/// Claims the events, writes the commands that they ask for, and the dead letters of a batch.
 async fn write(tx: &mut Transaction<'_>, entries: &[Entry]) -> Result<Vec<Claim>, RecordError> {
     let events: Vec<Event<'_>> = entries
         .iter()
@@ -159,6 +171,11 @@ async fn write(tx: &mut Transaction<'_>, entries: &[Entry]) -> Result<Vec<Claim>
         })
         .collect();
     let claims = inbox::claim_all(tx, &events).await?;
+    for (entry, claim) in entries.iter().flatten().zip(&claims) {
+        if let (Some(order), Claim::First) = (&entry.order, claim) {
+            fulfilment::enqueue(tx, order).await?;
+        }
+    }
     for poison in entries.iter().filter_map(|entry| entry.as_ref().err()) {
         tx.exec_drop(
             "INSERT INTO dead_letter_events (source_event_id, event_type, payload, error) VALUES (?, ?, ?, ?)",
@@ -176,7 +193,9 @@ async fn write(tx: &mut Transaction<'_>, entries: &[Entry]) -> Result<Vec<Claim>
 /// JSON nested too deep is one: MySQL takes 100 levels, MariaDB 32, and a message may have more.
 fn is_refusal(failure: &Failure) -> bool {
     match failure {
-        TransactionError::Body(RecordError::Inbox(InboxError::Field(_))) => true,
+        TransactionError::Body(
+            RecordError::Inbox(InboxError::Field(_)) | RecordError::Command(CommandError::Field(_)),
+        ) => true,
         TransactionError::Body(error) => {
             server_error(error)
                 .is_some_and(|error| error.state.starts_with("22") || error.state.starts_with("23"))

@@ -10,6 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use crate::fulfilment::{ORDER_CREATED, Order, OrderError};
 use crate::rfc3339;
 
 /// Longest part of an unreadable body that is kept, in characters.
@@ -28,6 +29,8 @@ pub(super) struct Incoming {
     pub(super) payload: String,
     /// When its row was written.
     pub(super) created_at: Option<SystemTime>,
+    /// The order that it asks to be fulfilled.
+    pub(super) order: Option<Order>,
 }
 
 /// A message that can't be read, as it goes to `dead_letter_events`.
@@ -50,6 +53,8 @@ enum Unreadable {
     Body(#[from] serde_json::Error),
     #[error("its {field} is empty or longer than {bound} characters")]
     Field { field: &'static str, bound: usize },
+    #[error("{0}")]
+    Order(#[from] OrderError),
 }
 
 /// The relay's envelope; see DESIGN, section 6.
@@ -95,11 +100,17 @@ fn event(message_id: Option<&str>, body: &[u8]) -> Result<Incoming, Unreadable> 
     let id = message_id.map_or(envelope.idempotency_key, str::to_owned);
     within("message_id", &id, inbox::EVENT_ID_MAX)?;
     within("event_type", &envelope.event_type, inbox::EVENT_TYPE_MAX)?;
+    let payload = envelope.payload.get();
+    let order = match envelope.event_type.as_str() {
+        ORDER_CREATED => Some(Order::read(payload)?),
+        _ => None,
+    };
     Ok(Incoming {
         id,
         kind: envelope.event_type,
-        payload: envelope.payload.get().to_owned(),
+        payload: payload.to_owned(),
         created_at: envelope.created_at.as_deref().and_then(rfc3339::parse),
+        order,
     })
 }
 
@@ -131,7 +142,7 @@ fn source_event_id(delivery: &Delivery) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const BODY: &str = r#"{"event_id":501,"event_type":"OrderCreated","aggregate_type":"order","aggregate_id":1001,
+    const BODY: &str = r#"{"event_id":501,"event_type":"OrderSeen","aggregate_type":"order","aggregate_id":1001,
         "idempotency_key":"order:1001:created","created_at":"2026-01-02T03:04:05.000006Z","payload":{"b": 1.10,"a":"я"}}"#;
 
     #[test]
@@ -139,10 +150,22 @@ mod tests {
         let incoming = event(Some("order:1001:created"), BODY.as_bytes()).unwrap();
         assert_eq!(
             (incoming.id.as_str(), incoming.kind.as_str()),
-            ("order:1001:created", "OrderCreated")
+            ("order:1001:created", "OrderSeen")
         );
         assert_eq!(incoming.payload, r#"{"b": 1.10,"a":"я"}"#);
         assert!(incoming.created_at.is_some());
+    }
+
+    #[test]
+    fn an_order_is_read_and_one_that_makes_no_sense_is_poison() {
+        let order = r#"{"order_id":7,"customer_id":1,"total_cents":5,"items":[{"sku":"A","qty":1,"price_cents":5}]}"#;
+        let body = BODY
+            .replace("OrderSeen", "OrderCreated")
+            .replace(r#"{"b": 1.10,"a":"я"}"#, order);
+        let incoming = event(None, body.as_bytes()).unwrap();
+        assert_eq!(incoming.order.map(|order| order.order_id), Some(7));
+        let error = event(None, body.replace("\"qty\":1", "\"qty\":-1").as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("items[0].qty"), "{error}");
     }
 
     #[test]
@@ -159,7 +182,7 @@ mod tests {
         let error = |id, body: &str| event(id, body.as_bytes()).unwrap_err().to_string();
         assert!(error(None, "").contains("not the envelope"));
         assert!(error(None, "{}").contains("event_type"));
-        assert!(error(None, &BODY.replace("OrderCreated", "")).contains("event_type is empty"));
+        assert!(error(None, &BODY.replace("OrderSeen", "")).contains("event_type is empty"));
         assert!(
             error(None, &BODY.replace("order:1001:created", "")).contains("message_id is empty")
         );

@@ -76,6 +76,12 @@ impl Scene {
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
+        let mut conn = scene.connect().await?;
+        conn.query_drop(
+            "INSERT INTO inventory (sku, available) VALUES ('A-1', 1000000), ('B', 1000000)",
+        )
+        .await?;
+        conn.disconnect().await?;
         Ok(scene)
     }
 
@@ -148,12 +154,8 @@ impl Scene {
 
     /// A valid event with that key.
     pub(crate) async fn publish_event(&self, key: &str) -> Result<()> {
-        self.publish(
-            key,
-            "OrderCreated",
-            event(key, "{\"order_id\": 1}").as_bytes(),
-        )
-        .await
+        self.publish(key, "OrderSeen", event(key, "{\"order_id\": 1}").as_bytes())
+            .await
     }
 
     /// Messages that wait in the queue, not counting those at a consumer.
@@ -207,7 +209,7 @@ impl Scene {
 /// The envelope of an event, with that payload.
 pub(crate) fn event(key: &str, payload: &str) -> String {
     format!(
-        "{{\"event_id\":1,\"event_type\":\"OrderCreated\",\"aggregate_type\":\"order\",\"aggregate_id\":1,\
+        "{{\"event_id\":1,\"event_type\":\"OrderSeen\",\"aggregate_type\":\"order\",\"aggregate_id\":1,\
          \"idempotency_key\":\"{key}\",\"created_at\":\"2026-01-02T03:04:05.000006Z\",\"payload\":{payload}}}"
     )
 }

@@ -35,6 +35,10 @@ pub trait Handler: Send + Sync + 'static {
         tx: &mut Transaction<'_>,
         command: &Command,
     ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Told after the commit, in this process alone: a place to wake whoever waits for the change, and for nothing that has
+    /// to happen. Must not block.
+    fn committed(&self, _command: &Command) {}
 }
 
 /// What a queue's clones did since they were made.
@@ -181,7 +185,7 @@ impl Queue {
         let outcome = self
             .database
             .transaction(ReadCommitted, {
-                let command = command.clone();
+                let (command, handler) = (command.clone(), handler.clone());
                 async move |tx| {
                     guard::catch(handler.handle(tx, &command))
                         .await
@@ -199,6 +203,7 @@ impl Queue {
         let settled = match outcome {
             Ok(()) => {
                 self.tally.done.add(1);
+                handler.committed(&command);
                 return;
             }
             Err(TransactionError::Body(Attempt::Command(error @ CommandError::Lost { .. }))) => {

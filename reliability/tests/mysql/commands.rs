@@ -284,8 +284,9 @@ async fn a_command_is_done_when_it_is_time(place: Place) -> Result<()> {
     Ok(database.close().await?)
 }
 
-/// Fails in the way that the type of the command says.
-struct Moody(Arc<AtomicU32>);
+/// Fails in the way that the type of the command says; counts deadlocks, and what it is told of.
+#[derive(Clone, Default)]
+struct Moody(Arc<AtomicU32>, Arc<AtomicU32>);
 
 impl Handler for Moody {
     async fn handle(&self, tx: &mut Transaction<'_>, command: &Command) -> Result<(), BoxError> {
@@ -303,6 +304,10 @@ impl Handler for Moody {
             "hang" => std::future::pending().await,
             _ => Ok(()),
         }
+    }
+
+    fn committed(&self, _command: &Command) {
+        self.1.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -324,9 +329,10 @@ async fn a_poisonous_command_fails_and_stops_nobody(place: Place) -> Result<()> 
     };
     let queue = Queue::new(database.clone(), settings);
     let stop = CancellationToken::new();
+    let moody = Moody::default();
     let worker = {
-        let (queue, stop) = (queue.clone(), stop.clone());
-        tokio::spawn(async move { queue.run(stop, Moody(Arc::default())).await })
+        let (queue, stop, moody) = (queue.clone(), stop.clone(), moody.clone());
+        tokio::spawn(async move { queue.run(stop, moody).await })
     };
     let open = "SELECT COUNT(*) FROM command_queue WHERE status IN ('PENDING', 'PROCESSING')";
     until(&place, open, 0).await?;
@@ -350,6 +356,7 @@ async fn a_poisonous_command_fails_and_stops_nobody(place: Place) -> Result<()> 
         (counters.done, counters.failed_attempts, counters.given_up),
         (4, 18, 6)
     );
+    assert_eq!(moody.1.load(Ordering::Relaxed), 4);
     Ok(database.close().await?)
 }
 
@@ -417,7 +424,7 @@ async fn stopping_puts_back_what_is_not_done(place: Place) -> Result<()> {
     let stop = CancellationToken::new();
     let worker = {
         let (queue, stop) = (queue.clone(), stop.clone());
-        tokio::spawn(async move { queue.run(stop, Moody(Arc::default())).await })
+        tokio::spawn(async move { queue.run(stop, Moody::default()).await })
     };
     let at_work = "SELECT COUNT(*) FROM command_queue WHERE status = 'PROCESSING'";
     until(&place, at_work, 1).await?;
