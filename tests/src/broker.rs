@@ -135,6 +135,11 @@ impl Broker {
         Ok(queue)
     }
 
+    /// Deletes that queue too at the end, whoever declares it.
+    pub fn adopt(&mut self, queue: String) {
+        self.queues.push(queue);
+    }
+
     /// How many messages are ready in the queue, as the broker counts them.
     ///
     /// # Errors

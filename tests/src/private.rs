@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::port;
-use crate::relay::tail;
+use crate::program::tail;
 use crate::servers::Flavor;
 use crate::until::{PATIENCE, Seen, until};
 

@@ -14,7 +14,8 @@ use crate::broker::Broker;
 use crate::database::Database;
 use crate::grants::{Account, Role};
 use crate::private::PrivateServer;
-use crate::relay::{self, RelayCommand};
+use crate::program::{self, Program};
+use crate::relay::RelayCommand;
 use crate::servers::{self, Flavor};
 
 /// Everything a test works with.
@@ -66,13 +67,26 @@ impl Scene {
 
     /// A relay of this scene, to be started: all its commands have one name and so one checkpoint.
     pub fn relay(&self) -> RelayCommand {
-        let number = self.commands.fetch_add(1, Ordering::Relaxed);
-        RelayCommand::new(self.folder.path().join(format!("relay-{number}.log")))
+        RelayCommand::new(self.log("relay"))
             .with("RELAY_MYSQL_URL", self.account.url())
             .with("RELAY_AMQP_URL", self.broker.url())
             .with("RELAY_NAME", &self.name)
             .with("RELAY_EXCHANGE", self.broker.exchange())
             .with("RELAY_SOURCE", "binlog")
+    }
+
+    /// An app of this scene, to be started; `role` names its log file.
+    pub fn app(&self, role: &str) -> Program {
+        Program::new("app", self.log(role))
+            .with("APP_MYSQL_URL", self.database.url())
+            .with("APP_AMQP_URL", self.broker.url())
+            .with("APP_EXCHANGE", self.broker.exchange())
+    }
+
+    /// A log file for one more command.
+    fn log(&self, role: &str) -> PathBuf {
+        let number = self.commands.fetch_add(1, Ordering::Relaxed);
+        self.folder.path().join(format!("{role}-{number}.log"))
     }
 
     /// The relay's own account.
@@ -112,9 +126,16 @@ impl Scene {
         reason = "what a test has to tell goes to its output"
     )]
     fn show_logs(&self) {
-        for number in 0..self.commands.load(Ordering::Relaxed) {
-            let log = self.folder.path().join(format!("relay-{number}.log"));
-            let end = relay::tail(&log);
+        let Ok(files) = self.folder.path().read_dir() else {
+            return;
+        };
+        let mut logs: Vec<PathBuf> = files
+            .filter_map(|file| Some(file.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|end| end == "log"))
+            .collect();
+        logs.sort();
+        for log in logs {
+            let end = program::tail(&log);
             if !end.is_empty() {
                 eprintln!("--- end of {}\n{end}", log.display());
             }
@@ -167,7 +188,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Runs a test on that database server; on failure the ends of the relays' logs are shown.
+/// Runs a test on that database server; on failure the ends of its programs' logs are shown.
 ///
 /// # Errors
 /// The test's own.
