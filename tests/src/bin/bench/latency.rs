@@ -115,7 +115,8 @@ async fn write(mut conn: Conn, writer: u32) -> Result<Vec<Commit>> {
     Ok(commits)
 }
 
-fn percentile(sorted: &[Duration], percent: usize) -> f64 {
+/// In ms.
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
     sorted.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
 }

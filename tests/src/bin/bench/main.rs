@@ -9,6 +9,8 @@
 //! - **transaction**: memory of the relay during one big transaction.
 //! - **takeover**: from the end of a leader to the first publication of its standby.
 //! - **idle**: what a relay costs that has nothing to do.
+//! - **orders**: `POST /orders` of the app beside a bare transaction.
+//! - **sagas**: orders from the first request to the last confirmation.
 //!
 //! Nothing is asserted about time.
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
@@ -16,11 +18,14 @@
 mod backlog;
 mod bare;
 mod drain;
+mod goods;
 mod idle;
 mod latency;
 mod measurement;
 mod mode;
+mod orders;
 mod poller;
+mod sagas;
 mod takeover;
 mod transaction;
 mod yardstick;
@@ -52,6 +57,9 @@ struct Args {
     /// Cost of a relay that has nothing to do for that many seconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = SECONDS)]
     idle: Option<u64>,
+    /// That many `POST /orders` with 1, 8 and 64 clients, beside a bare transaction of two inserts; and as many sagas.
+    #[arg(long, value_name = "ORDERS", num_args = 0..=1, default_missing_value = ORDERS)]
+    orders: Option<u64>,
     /// Rows of the backlog.
     #[arg(long, default_value_t = 100_000)]
     rows: u64,
@@ -80,6 +88,8 @@ const TRANSACTION: &str = "1000000";
 const ROUNDS: &str = "5";
 /// An idle minute.
 const SECONDS: &str = "60";
+/// Orders of each kind, and sagas.
+const ORDERS: &str = "5000";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Queue {

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use tests::scene::{self, Failure, Scene};
 
-use crate::{Args, drain, idle, latency, measurement, takeover, transaction, yardstick};
-use crate::{ROUNDS, SECONDS, TRANSACTION};
+use crate::{Args, drain, idle, latency, measurement, orders, sagas, takeover, transaction};
+use crate::{ORDERS, ROUNDS, SECONDS, TRANSACTION, yardstick};
 
 /// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub(crate) enum Mode {
     Takeover(u32),
     /// How long.
     Idle(Duration),
+    /// Orders.
+    Orders(u64),
+    /// Orders.
+    Sagas(u64),
 }
 
 /// What a measurement found.
@@ -40,6 +44,8 @@ impl Mode {
             args.transaction.map(Mode::Transaction),
             args.takeover.map(Mode::Takeover),
             args.idle.map(seconds),
+            args.orders.map(Mode::Orders),
+            args.orders.map(Mode::Sagas),
         ];
         let named: Vec<Self> = named.into_iter().flatten().collect();
         if !named.is_empty() {
@@ -51,6 +57,8 @@ impl Mode {
             Mode::Transaction(TRANSACTION.parse()?),
             Mode::Takeover(ROUNDS.parse()?),
             seconds(SECONDS.parse()?),
+            Mode::Orders(ORDERS.parse()?),
+            Mode::Sagas(ORDERS.parse()?),
         ])
     }
 
@@ -62,6 +70,8 @@ impl Mode {
             Mode::Transaction(_) => "transaction",
             Mode::Takeover(_) => "takeover",
             Mode::Idle(_) => "idle",
+            Mode::Orders(_) => "orders",
+            Mode::Sagas(_) => "sagas",
         }
     }
 
@@ -73,6 +83,8 @@ impl Mode {
             Mode::Transaction(rows) => transactions(args, rows).await,
             Mode::Takeover(rounds) => takeovers(args, rounds).await,
             Mode::Idle(time) => idles(args, time).await,
+            Mode::Orders(count) => placing(args, count).await,
+            Mode::Sagas(count) => fulfilling(args, count).await,
         }
     }
 }
@@ -111,7 +123,7 @@ async fn transactions(args: &Args, rows: u64) -> Result<Found, Failure> {
     let (mut all, kind) = (Vec::new(), args.kind_or_classic());
     for mark in transaction::MARKS {
         let body = async |scene: &mut Scene| transaction::measure(scene, kind, mark, rows).await;
-        all.push(in_scene(args, body).await?);
+        all.push(alone(args, body).await?);
     }
     Ok(Found {
         table: transaction::table(&all),
@@ -134,17 +146,33 @@ async fn takeovers(args: &Args, rounds: u32) -> Result<Found, Failure> {
 async fn idles(args: &Args, time: Duration) -> Result<Found, Failure> {
     let mut all = Vec::new();
     for source in idle::SOURCES {
-        let mut found = None;
-        scene::run_private(args.flavor(), &[], async |scene, _| {
-            found = Some(idle::measure(scene, source, time).await?);
-            Ok(())
-        })
-        .await?;
-        all.push(found.context("nothing measured")?);
+        let body = async |scene: &mut Scene| idle::measure(scene, source, time).await;
+        all.push(alone(args, body).await?);
     }
     Ok(Found {
         table: idle::table(&all),
         json: idle::json(&all),
+    })
+}
+
+async fn placing(args: &Args, count: u64) -> Result<Found, Failure> {
+    let body = async |scene: &mut Scene| orders::measure(scene, count).await;
+    let all = in_scene(args, body).await?;
+    Ok(Found {
+        table: orders::table(&all),
+        json: orders::json(&all),
+    })
+}
+
+async fn fulfilling(args: &Args, count: u64) -> Result<Found, Failure> {
+    let mut all = Vec::new();
+    for goods in sagas::GOODS {
+        let body = async |scene: &mut Scene| sagas::measure(scene, goods, count).await;
+        all.push(in_scene(args, body).await?);
+    }
+    Ok(Found {
+        table: sagas::table(&all),
+        json: sagas::json(&all),
     })
 }
 
@@ -155,6 +183,20 @@ async fn in_scene<T>(
 ) -> Result<T, Failure> {
     let mut found = None;
     scene::run(args.flavor(), async |scene: &mut Scene| {
+        found = Some(body(scene).await?);
+        Ok(())
+    })
+    .await?;
+    Ok(found.context("nothing measured")?)
+}
+
+/// [`in_scene`] on a database server that nobody else uses: a relay reads all that its server logs.
+async fn alone<T>(
+    args: &Args,
+    body: impl AsyncFnOnce(&mut Scene) -> Result<T>,
+) -> Result<T, Failure> {
+    let mut found = None;
+    scene::run_private(args.flavor(), &[], async |scene, _| {
         found = Some(body(scene).await?);
         Ok(())
     })

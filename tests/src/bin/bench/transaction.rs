@@ -1,4 +1,4 @@
-//! Memory of the relay during one big transaction.
+//! Memory of the relay during one big transaction, on a server of its own: others' rows pass through its memory too.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
