@@ -2,16 +2,23 @@
 
 mod list;
 mod replay;
+mod stored;
 
 use mysql_async::{Params, Value};
+use tracing::debug;
 
 use crate::config::{Config, Mark};
 use crate::event::{Key, OutboxEvent};
 use crate::mysql::{MysqlError, Session};
 use crate::table::{Table, value_of};
+use stored::Form;
 
 pub use list::{Filter, FullLetter, Ids, Letter, Listing, MOST_LETTERS, list, show};
 pub use replay::{Clerk, Done, Refusal};
+
+/// Bytes of a payload that any server takes: `max_allowed_packet` is 1 MiB or more unless somebody made it less, and a JSON
+/// string has up to six bytes for one.
+const SMALL: usize = 64 << 10;
 
 /// An event that was given up.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,7 +27,7 @@ pub struct DeadLetter {
     pub id: Key,
     /// Kind of event.
     pub event_type: Box<str>,
-    /// JSON text.
+    /// As the row has it: JSON, or what takes its place.
     pub payload: Vec<u8>,
     /// Why it was given up.
     pub error: String,
@@ -34,19 +41,11 @@ impl DeadLetter {
         Self {
             id: event.id.clone(),
             event_type: event.event_type.clone(),
-            payload: as_json(&event.payload),
+            payload: event.payload.clone(),
             error,
             attempts,
         }
     }
-}
-
-/// A payload that is no JSON is kept as a JSON string of what can be read of it.
-fn as_json(payload: &[u8]) -> Vec<u8> {
-    if serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok() {
-        return payload.to_vec();
-    }
-    serde_json::to_vec(&String::from_utf8_lossy(payload)).unwrap_or_else(|_| b"null".to_vec())
 }
 
 /// Notes a failure on the row. The row is PENDING then, and keeps its lease: it is tried again by who holds it.
@@ -118,7 +117,6 @@ async fn bury_in_transaction(
     letter: &DeadLetter,
     token: Option<&str>,
 ) -> Result<(), MysqlError> {
-    let doing = "write a dead letter";
     let failed = match table.mark {
         Mark::Update | Mark::Delete if table.kept.status => {
             fail_row(table, session, letter, token).await?
@@ -126,26 +124,61 @@ async fn bury_in_transaction(
         Mark::Update | Mark::Delete | Mark::None => false,
     };
     if failed || (token.is_none() && !is_known(config, session, letter).await?) {
-        let insert = format!(
-            "INSERT INTO {} (source_event_id, source_event_key, event_type, payload, error, attempts) \
-             VALUES (?, ?, ?, ?, ?, ?)",
-            config.dead_letter_table.quoted()
-        );
-        let number = match &letter.id {
-            key @ (Key::Int(_) | Key::UInt(_)) => value_of(key),
-            Key::Uuid(_) | Key::Text(_) => Value::NULL,
-        };
-        let params = (
-            number,
-            letter.id.to_string(),
-            &*letter.event_type,
-            &letter.payload,
-            &letter.error,
-            letter.attempts,
-        );
-        session.execute(doing, insert, params).await?;
+        write(config, session, letter).await?;
     }
     Ok(())
+}
+
+/// Inserts the letter with as much of its payload as the server takes.
+async fn write(
+    config: &Config,
+    session: &mut Session,
+    letter: &DeadLetter,
+) -> Result<(), MysqlError> {
+    let insert = format!(
+        "INSERT INTO {} (source_event_id, source_event_key, event_type, payload, error, attempts) \
+         VALUES (?, ?, ?, ?, ?, ?)",
+        config.dead_letter_table.quoted()
+    );
+    let number = match &letter.id {
+        key @ (Key::Int(_) | Key::UInt(_)) => value_of(key),
+        Key::Uuid(_) | Key::Text(_) => Value::NULL,
+    };
+    let key = letter.id.to_string();
+    let room = room(session, letter).await?;
+    let mut form = Form::first(&letter.payload, room);
+    loop {
+        let params = (
+            &number,
+            stored::key(&key),
+            stored::event_type(&letter.event_type),
+            form.of(&letter.payload),
+            stored::error(&letter.error),
+            letter.attempts,
+        );
+        let written = session
+            .execute("write a dead letter", insert.as_str(), params)
+            .await;
+        let Err(error) = written else {
+            return Ok(());
+        };
+        // A refused statement leaves the transaction as it was.
+        form = match form.next(&letter.payload, room) {
+            Some(next) if stored::is_refusal(error.code()) => next,
+            Some(_) | None => return Err(error),
+        };
+        debug!(event = %letter.id, error = %crate::error::chain(&error), ?form, "a dead letter is stored in another form");
+    }
+}
+
+/// Bytes of the payload that the server takes; asked only where it matters.
+async fn room(session: &mut Session, letter: &DeadLetter) -> Result<usize, MysqlError> {
+    if letter.payload.len() < SMALL {
+        return Ok(usize::MAX);
+    }
+    let select = "SELECT @@session.max_allowed_packet";
+    let found: Option<(u64,)> = session.first("ask for max_allowed_packet", select).await?;
+    Ok(found.map_or(SMALL, |(bytes,)| stored::room(bytes)))
 }
 
 /// Sets the row FAILED; whether it was not so before.
@@ -184,19 +217,11 @@ async fn is_known(
         config.dead_letter_table.quoted()
     );
     let found: Vec<(u8,)> = session
-        .rows("look for a dead letter", find, (letter.id.to_string(),))
+        .rows(
+            "look for a dead letter",
+            find,
+            (stored::key(&letter.id.to_string()),),
+        )
         .await?;
     Ok(!found.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_payload_that_is_no_json_is_kept_as_a_string() {
-        assert_eq!(as_json(b"{\"a\": 1}"), b"{\"a\": 1}");
-        assert_eq!(as_json(b"a\"b"), b"\"a\\\"b\"");
-        assert_eq!(as_json(&[0xff]), "\"\u{fffd}\"".as_bytes());
-    }
 }

@@ -172,10 +172,8 @@ impl OutboxEvent {
             committed_at: None,
             defect: None,
         };
-        if defect.is_none()
-            && serde_json::from_slice::<serde::de::IgnoredAny>(&event.payload).is_err()
-        {
-            defect = Some("payload is not valid JSON".to_owned());
+        if defect.is_none() && !is_json(&event.payload) {
+            defect = Some("payload is not valid JSON in UTF-8".to_owned());
         }
         event.defect = defect.map(String::into_boxed_str);
         Some(event)
@@ -190,6 +188,12 @@ impl OutboxEvent {
             + self.event_type.len()
             + self.idempotency_key.len()
     }
+}
+
+/// Whether bytes are a JSON document; what is skipped in a string is not looked at by the parser.
+fn is_json(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok()
+        && serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok()
 }
 
 fn key_of(column: &str, datum: Datum, defect: &mut Option<String>) -> Key {
@@ -326,6 +330,7 @@ pub(crate) mod tests {
         for (column, value, word) in [
             (1, Datum::Bytes(vec![0xff]), "UTF-8"),
             (4, text("not json"), "JSON"),
+            (4, Datum::Bytes(b"{\"a\": \"\xff\"}".to_vec()), "UTF-8"),
             (4, Datum::Null, "NULL"),
             (5, Datum::Null, "NULL"),
         ] {

@@ -22,6 +22,9 @@ pub use server::{Flavor, Server, Unfit};
 /// and both end with the session.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The largest value of `max_allowed_packet`, and of a row: 1 GiB (MySQL manual, "Packet Too Large").
+const LARGEST_PACKET: usize = 1 << 30;
+
 /// Why a call to MySQL failed.
 #[derive(Debug, Error)]
 pub enum MysqlError {
@@ -176,6 +179,9 @@ impl Session {
             .prefer_socket(false)
             // An update that changes nothing still has to tell whether its row is there: the fence rests on it.
             .client_found_rows(true)
+            // What the server may send: a row can be larger than what it takes from a client, and the binlog is sent whatever
+            // max_allowed_packet says.
+            .max_allowed_packet(Some(LARGEST_PACKET))
             .tcp_nodelay(true)
             .tcp_keepalive(Some(Duration::from_secs(30)))
             .setup(vec!["SET time_zone = '+00:00'".to_owned()]);

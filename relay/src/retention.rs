@@ -383,6 +383,7 @@ mod tests {
             id: "`k`".to_owned(),
             status: "`s`".to_owned(),
             kept: Bookkeeping::default(),
+            error_chars: 0,
             mark: Mark::Update,
         };
         let statements = Statements::new(&table, Some("i"), 2);

@@ -8,6 +8,10 @@ use thiserror::Error;
 use crate::config::{Config, Envelope, Template};
 use crate::envelope;
 use crate::event::{Key, OutboxEvent};
+use crate::table::first_chars;
+
+/// Characters that an error shows of an exchange name which is too long.
+const SHOWN_CHARS: usize = 128;
 
 /// A header value of a publication.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,10 +59,12 @@ pub enum RouteError {
     #[error("column headers is not a JSON object")]
     Headers,
     /// The exchange name has no bytes, or too many.
-    #[error("the exchange name {name:?} has {bytes} bytes, and AMQP allows 1 to 127", bytes = name.len())]
+    #[error("the exchange name {begin:?} has {bytes} bytes, and AMQP allows 1 to 127")]
     Exchange {
-        /// The name.
-        name: Box<str>,
+        /// How the name begins.
+        begin: Box<str>,
+        /// How long it is.
+        bytes: usize,
     },
 }
 
@@ -111,7 +117,8 @@ impl Router {
         // The default exchange, of the empty name, would route past every binding.
         if exchange.is_empty() || exchange.len() > 127 {
             return Err(RouteError::Exchange {
-                name: (*exchange).into(),
+                begin: first_chars(&exchange, SHOWN_CHARS).into(),
+                bytes: exchange.len(),
             });
         }
         let mut headers = vec![

@@ -19,9 +19,14 @@ pub struct Table {
     pub status: String,
     /// Which of its own columns the relay finds.
     pub kept: Bookkeeping,
+    /// Characters that `last_error` takes.
+    pub error_chars: usize,
     /// What becomes of published rows; [`Mark::None`] where there is no column to mark.
     pub mark: Mark,
 }
+
+/// Characters of an error that are kept: its column is a TEXT, and a name of the row's own may be in it.
+pub(crate) const ERROR_CHARS: usize = 4_000;
 
 /// How many keys a statement names: a batch is padded up to the next with its last key, so that three statements stay
 /// prepared.
@@ -50,6 +55,9 @@ impl Table {
                 .map(Identifier::quoted)
                 .unwrap_or_default(),
             kept,
+            error_chars: catalogue
+                .column("last_error")
+                .map_or(0, |column| error_chars(&column.definition)),
             mark: match config.mark {
                 Mark::Update if !kept.status => Mark::None,
                 mark => mark,
@@ -82,7 +90,7 @@ impl Table {
         }
         if self.kept.last_error {
             text.push_str(", last_error = ?");
-            values.push(Value::from(error));
+            values.push(Value::from(first_chars(error, self.error_chars)));
         }
         (text, values)
     }
@@ -120,6 +128,25 @@ impl Table {
         let more = "?,".repeat(keys.saturating_sub(1));
         format!("{} IN ({more}?)", self.id)
     }
+}
+
+/// Characters of an error that a column of that declaration takes; whole errors go into any TEXT.
+fn error_chars(definition: &str) -> usize {
+    let declared = definition
+        .split_once('(')
+        .and_then(|(_, rest)| rest.split(')').next()?.parse().ok());
+    match declared {
+        Some(chars) => ERROR_CHARS.min(chars),
+        // 255 bytes, four a character.
+        None if definition.eq_ignore_ascii_case("tinytext") => 63,
+        None => ERROR_CHARS,
+    }
+}
+
+/// As much of a text.
+pub(crate) fn first_chars(text: &str, chars: usize) -> &str {
+    let end = text.char_indices().nth(chars).map(|(at, _)| at);
+    end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
 /// Keys in groups of few sizes, each padded with its last key.
@@ -160,6 +187,7 @@ mod tests {
             id: "`k`".to_owned(),
             status: "`s`".to_owned(),
             kept,
+            error_chars: ERROR_CHARS,
             mark,
         }
     }
@@ -200,6 +228,25 @@ mod tests {
         assert_eq!(table(Mark::None, all).mark_statement(false, 1), None);
         assert_eq!(table(Mark::Update, bare).failure(1, "e").1.len(), 0);
         assert_eq!(table(Mark::Update, all).failure(1, "e").1.len(), 2);
+    }
+
+    #[test]
+    fn errors_are_cut_to_their_column() {
+        for (definition, chars) in [
+            ("varchar(20)", 20),
+            ("tinytext", 63),
+            ("text", ERROR_CHARS),
+            ("varchar(5000)", ERROR_CHARS),
+        ] {
+            assert_eq!(error_chars(definition), chars, "{definition}");
+        }
+        let kept = Bookkeeping {
+            last_error: true,
+            ..Bookkeeping::default()
+        };
+        let mut table = table(Mark::Update, kept);
+        table.error_chars = 2;
+        assert_eq!(table.failure(1, "Зоя").1, [Value::from("Зо")]);
     }
 
     #[test]

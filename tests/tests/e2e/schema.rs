@@ -34,7 +34,7 @@ on_servers! {
 }
 
 /// Every delivery is a row of the table, byte for byte, and every row was delivered.
-async fn bodies_are_rows(scene: &Scene, inbox: &Inbox) -> Result<()> {
+pub(crate) async fn bodies_are_rows(scene: &Scene, inbox: &Inbox) -> Result<()> {
     let rows = scene.database.outbox().await?;
     for message in inbox.messages() {
         let row = rows.iter().find(|row| row.key == message.key());
@@ -58,7 +58,7 @@ async fn bodies_are_rows(scene: &Scene, inbox: &Inbox) -> Result<()> {
     Ok(())
 }
 
-const CHANGES: [&str; 6] = [
+pub(crate) const CHANGES: [&str; 6] = [
     "ADD COLUMN extra1 INT NULL DEFAULT 5 FIRST",
     "ADD COLUMN extra2 VARCHAR(2000) NULL DEFAULT 'y'",
     "MODIFY COLUMN idempotency_key VARCHAR(255) NOT NULL FIRST",
@@ -150,7 +150,7 @@ async fn columns_moved_while_events_are_unread_publish_no_garbage(scene: &mut Sc
 }
 
 /// Column types, each with a value.
-fn types(flavor: Flavor) -> Vec<(&'static str, &'static str)> {
+pub(crate) fn types(flavor: Flavor) -> Vec<(&'static str, &'static str)> {
     let mut types = vec![
         ("TINYINT", "-1"),
         ("SMALLINT UNSIGNED", "65535"),

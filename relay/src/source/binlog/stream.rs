@@ -22,6 +22,9 @@ const MISSED_HEARTBEATS: u32 = 3;
 /// `ER_SOURCE_FATAL_ERROR_READING_BINLOG`: whatever is wrong with a replication request.
 const FATAL_READING_BINLOG: u16 = 1236;
 
+/// `ER_SLAVE_SAME_ID`: MariaDB's own number for a replica whose id another has taken; MySQL says 1236.
+const SLAVE_SAME_ID: u16 = 4052;
+
 /// Bytes of a checksum.
 const CHECKSUM: usize = 4;
 
@@ -173,19 +176,22 @@ fn refusal(error: mysql_async::Error, server_id: u32) -> SourceError {
     }
     let text = server.message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    if server.code != FATAL_READING_BINLOG {
-        return SourceError::Stream(error);
-    }
-    if says(&[
-        "same server_uuid",
-        "same server_id",
-        "same server id",
-        "server_uuid/server_id",
-    ]) {
+    let displaces = matches!(server.code, FATAL_READING_BINLOG | SLAVE_SAME_ID);
+    if displaces
+        && says(&[
+            "same server_uuid",
+            "same server_id",
+            "same server id",
+            "server_uuid/server_id",
+        ])
+    {
         return SourceError::Displaced {
             server_id,
             message: server.message.clone(),
         };
+    }
+    if server.code != FATAL_READING_BINLOG {
+        return SourceError::Stream(error);
     }
     let gone = [
         "purged",
@@ -309,4 +315,47 @@ fn sids(set: &GtidSet) -> Vec<Sid<'static>> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, message: &str) -> SourceError {
+        let error = mysql_async::ServerError {
+            code,
+            message: message.to_owned(),
+            state: "HY000".to_owned(),
+        };
+        refusal(mysql_async::Error::Server(error), 7)
+    }
+
+    #[test]
+    fn servers_say_in_their_own_ways_that_an_id_is_taken() {
+        for (code, message) in [
+            (
+                1236,
+                "A replica with the same server_uuid/server_id as this replica has connected to the source",
+            ),
+            (
+                4052,
+                "A slave with the same server_uuid/server_id is already connected",
+            ),
+        ] {
+            let error = refused(code, message);
+            assert!(
+                matches!(error, SourceError::Displaced { server_id: 7, .. }),
+                "{error}"
+            );
+        }
+        let gone = refused(
+            1236,
+            "Could not find first log file name in binary log index file",
+        );
+        assert!(gone.is_gap(), "{gone}");
+        assert!(matches!(
+            refused(1053, "Server shutdown in progress"),
+            SourceError::Stream(_)
+        ));
+    }
 }

@@ -1,8 +1,26 @@
 //! How the rows of one version of the outbox table are read.
 
-use super::super::decode::{ColumnRef, RowPlan, TableMap};
+use super::super::decode::{ColumnRef, DecodeError, RowPlan, RowsEvent, TableMap};
 use crate::catalogue::{Catalogue, Fields, Finish};
 use crate::config::Columns;
+use crate::event::{OutboxEvent, Row};
+
+/// Why rows can't be read.
+pub(super) enum Unreadable {
+    /// They are not what they should be.
+    Decode(DecodeError),
+    /// They are, and this relay can't tell which columns they have. They are in the table as well, where columns have
+    /// names.
+    Nameless(String),
+    /// They lack columns.
+    Partial(String),
+}
+
+impl From<DecodeError> for Unreadable {
+    fn from(error: DecodeError) -> Self {
+        Unreadable::Decode(error)
+    }
+}
 
 /// How to read the rows that follow a TABLE_MAP.
 pub(super) struct Plan {
@@ -10,7 +28,7 @@ pub(super) struct Plan {
     pub(super) map: Vec<u8>,
     pub(super) table_id: u64,
     /// How to read its rows; or why they can't be read, which matters only once there are some.
-    pub(super) rows: Result<(RowPlan, Finish), String>,
+    rows: Result<(RowPlan, Finish), String>,
 }
 
 impl Plan {
@@ -31,6 +49,34 @@ impl Plan {
             table_id,
             rows,
         }
+    }
+
+    /// The events in rows of this table.
+    pub(super) fn events(
+        &self,
+        rows: &RowsEvent<'_>,
+        mut each: impl FnMut(OutboxEvent),
+    ) -> Result<(), Unreadable> {
+        let (plan, finish) = match &self.rows {
+            Ok(rows) => rows,
+            Err(why) => return Err(Unreadable::Nameless(why.clone())),
+        };
+        let mut rows = rows.rows(plan)?;
+        while let Some(row) = rows.next_row() {
+            let mut row: Row = match row {
+                Err(absent @ DecodeError::ColumnAbsent { .. }) => {
+                    let why =
+                        format!("{absent}: binlog_row_image is MINIMAL in the writer's session");
+                    return Err(Unreadable::Partial(why));
+                }
+                row => row?,
+            };
+            finish.apply(&mut row);
+            if let Some(event) = OutboxEvent::from_row(row) {
+                each(event);
+            }
+        }
+        Ok(())
     }
 }
 
