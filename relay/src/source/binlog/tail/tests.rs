@@ -483,7 +483,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 fn cut() -> impl Strategy<Value = Cut> {
-    (1_usize..60, prop::option::of(0_usize..40)).prop_map(|(events, crash)| Cut { events, crash })
+    (1_usize..250, prop::option::of(0_usize..40)).prop_map(|(events, crash)| Cut { events, crash })
 }
 
 proptest! {
